@@ -1,0 +1,39 @@
+"""packer: chat data in, rows of one fixed size out.
+
+    import packer
+
+    corpus = packer.open("data/packed", split="train")
+    row = corpus[0]                     # numpy views of the columns of packer/FORMAT.md
+
+`packer.build(config)` is the command `packer build` as a function. Heavy imports wait until one of these is called, so that
+`packer --help` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packer.errors import UserError
+
+if TYPE_CHECKING:
+    from packer.config import BuildConfig
+    from packer.manifest import Manifest
+    from packer.shards import Corpus
+
+__version__ = "0.1.0"
+__all__ = ["UserError", "build", "open"]
+
+
+def build(config: BuildConfig) -> Manifest:
+    """Builds a folder of packed shards and returns its manifest; raises UserError on wrong input, GateError on too great a loss."""
+    from packer.build import build as run_build
+
+    return run_build(config)
+
+
+def open(path: str | Path, *, split: str = "train") -> Corpus:  # noqa: A001  # packer.open reads as it should
+    """Opens a folder of packed shards for reading: len(corpus), corpus[i] → Row."""
+    from packer.shards import open_corpus
+
+    return open_corpus(path, split=split)

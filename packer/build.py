@@ -1,0 +1,142 @@
+"""`packer build`: sources → token store → plan → shards → manifest.
+
+    manifest = build(BuildConfig(datasets=("chats.jsonl",), tokenizer="path/to/tokenizer", out=Path("data/packed"), capacity=4096))
+
+The stages meet only on disk and in four small arrays (an example's place in the store, length, targets and split): memory does not grow with the text.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+
+import numpy as np
+
+import packer
+from packer.config import BuildConfig
+from packer.digest import digest_words
+from packer.encode import make_encoder
+from packer.engine import map_in_order
+from packer.errors import UserError
+from packer.files import write_text
+from packer.folder import claim
+from packer.inputs import Inputs, build_log, encode_settings, finished, resolve
+from packer.intake import Examples, Intake, raw_slices
+from packer.manifest import MANIFEST_NAME, Ledger, Manifest, Masking, Tokenizer, corpus_digest
+from packer.plan import make_plan
+from packer.progress import Progress
+from packer.rows import PlannedSplit, RowShape, WrittenSplit, write_examples, write_split
+from packer.schema import FORMAT_VERSION
+from packer.tokens import TokenStore, write_store
+
+
+def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
+    """Builds the folder and returns its manifest; where the folder already holds exactly this build, returns that manifest and writes nothing.
+
+    Raises UserError on wrong input, GateError where more than `max_loss` was lost (no manifest is written then, but rejects.jsonl is).
+    """
+    progress = progress or Progress()
+    started = time.time()
+    inputs = resolve(config)
+    if (manifest := finished(config, inputs)) is not None:
+        progress.say(f"{config.out} already holds this build: nothing to do")
+        return manifest
+    try:
+        with claim(config.out):
+            return _build(config, inputs, progress, started)
+    except OSError as error:
+        raise UserError(
+            f"{config.out}: cannot be written ({error.strerror or error})",
+            "free some space or mend the folder's permissions, and run the same command again",
+        ) from None
+
+
+def _build(config: BuildConfig, inputs: Inputs, progress: Progress, started: float) -> Manifest:
+    intake = Intake(config, sources_count=len(inputs.sources))
+    with progress.stage("tokenize", unit="conversations") as advance:
+        raw = raw_slices(inputs.sources, limit=config.limit)
+        encoded = map_in_order(make_encoder, encode_settings(config, inputs), raw, workers=config.worker_count)
+        write_store(config.out / "tokens", intake.account(encoded, advance))
+    tokenized = time.time()
+    write_text(config.out / "rejects.jsonl", intake.rejects_file())
+    intake.hold_gates()
+
+    examples, store = intake.examples, TokenStore(config.out / "tokens")
+    planned = _plan(config, inputs, examples)
+    shape = RowShape(
+        capacity=config.capacity,
+        pad_id=inputs.tokenizer.pad_id,
+        vocab_size=inputs.tokenizer.vocab_size,
+        shard_rows=config.rows_a_shard,
+    )
+    with progress.stage("write rows", unit="rows", total=sum(len(one.plan) for one in planned)) as advance:
+        written = {one.name: write_split(config.out, one, examples, store, shape, advance) for one in planned}
+    write_examples(config.out, store, examples)
+    inputs.tokenizer.save(config.out / "tokenizer")
+    write_text(config.out / "tokenizer" / "chat_template.jinja", inputs.template)
+    if not config.token_store:
+        shutil.rmtree(config.out / "tokens")
+
+    manifest = _manifest(config, inputs, intake, examples, written)
+    seconds = {"tokenize": tokenized - started, "all": time.time() - started}
+    write_text(config.out / "build-log.json", build_log(config, inputs, started, seconds))
+    write_text(config.out / MANIFEST_NAME, manifest.to_json())
+    return manifest
+
+
+def _plan(config: BuildConfig, inputs: Inputs, examples: Examples) -> list[PlannedSplit]:
+    """One plan a split, over all of its examples."""
+    # make_plan counts examples only; --max-segments counts the pad tail too.
+    limit = None if config.max_segments is None else max(config.max_segments - 1, 0)
+    planned = []
+    for name in ("train", "eval") if inputs.wants_eval(config) else ("train",):
+        chosen = np.flatnonzero(examples.is_eval == (name == "eval"))
+        plan = make_plan(
+            examples.lengths[chosen],
+            capacity=config.capacity,
+            max_segments=limit,
+            strategy=config.strategy,
+            seed=config.seed,
+        )
+        planned.append(PlannedSplit(name=name, examples=chosen, plan=plan))
+    if not len(planned[0].examples):
+        raise UserError(
+            "every conversation fell to the eval split: nothing to train on", "give a smaller --eval-fraction"
+        )
+    return planned
+
+
+def _manifest(
+    config: BuildConfig, inputs: Inputs, intake: Intake, examples: Examples, written: dict[str, WrittenSplit]
+) -> Manifest:
+    tokenizer = inputs.tokenizer
+    splits = {name: one.split for name, one in written.items()}
+    max_segments = splits["train"].max_segments
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        packer_version=packer.__version__,
+        capacity=config.capacity,
+        max_segments=max_segments,
+        shard_rows=config.rows_a_shard,
+        max_segment_len=max(one.max_segment_len for one in written.values()),
+        max_example_len=int(examples.lengths.max()),
+        pad_id=tokenizer.pad_id,
+        vocab_size=tokenizer.vocab_size,
+        max_token_id=max(one.max_token_id for one in written.values()),
+        stop_ids=inputs.renderer.stop_ids,
+        sources=tuple(
+            replace(entry, conversations=count) for entry, count in zip(inputs.entries, intake.read, strict=True)
+        ),
+        tokenizer=Tokenizer(name=tokenizer.name, revision=tokenizer.revision, digest=tokenizer.digest),
+        chat_template=digest_words([inputs.template]),
+        masking=Masking(policy=config.train_on, method=inputs.renderer.method),
+        options=config.row_options(),
+        seed=config.seed,
+        strategy=config.strategy,
+        splits=splits,
+        ledger=Ledger(conversations=intake.books.conversations, tokens=intake.books.tokens),
+        corpus_digest=corpus_digest(
+            splits, capacity=config.capacity, max_segments=max_segments, pad_id=tokenizer.pad_id
+        ),
+    )

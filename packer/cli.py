@@ -1,0 +1,131 @@
+"""The command line of packer: options → config → one library call → rendering. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import click
+
+from packer import __version__
+from packer.console import Commands, config_option, context_settings, to_toml
+from packer.errors import UserError
+
+
+@click.group(cls=Commands, context_settings=context_settings("PACKER"))
+@click.version_option(__version__, prog_name="packer")
+def main() -> None:
+    """Chat data in, rows of one fixed size out: tokenized once, loss masks exact, packed over the whole corpus.
+
+    \b
+    packer build chats.jsonl --tokenizer path/to/tokenizer -o data/packed
+    packer stats data/packed
+    """
+
+
+def _share(text: str, option: str) -> Fraction:
+    """A share such as "1%", "0.01" or "1/100", exactly."""
+    try:
+        number = Fraction(text.strip().removesuffix("%").strip())
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"{option} {text}: not a share", f"write it as {option} 1% or {option} 0.01") from None
+    return number / 100 if text.strip().endswith("%") else number
+
+
+def _segments(text: str) -> int | None:
+    """ "auto" → None, otherwise a number."""
+    if text.strip().lower() == "auto":
+        return None
+    if not text.strip().isdigit():
+        raise UserError(f"--max-segments {text}: must be auto or a number", "try --max-segments auto")
+    return int(text)
+
+
+@main.command()
+@click.argument("dataset", nargs=-1)
+@click.option("-o", "--out", type=click.Path(path_type=Path), default="data/packed", help="Folder to write.")
+@click.option("--split", help="Split of a hub data set.  [default: train_sft for ultrachat_200k, else train]")
+@click.option("--eval-split", help="Split of the hub data set to pack for evaluation.")
+@click.option(
+    "--eval-fraction",
+    default="0",
+    help="Share of the conversations to set aside for evaluation, by a hash of their content.",
+)
+@click.option("--revision", help="Revision of the hub data set.")
+@click.option("--limit", type=int, help="Read only the first N conversations.")
+@click.option("--column", default="messages", help="Column that holds the messages.")
+@click.option("--tokenizer", default="Qwen/Qwen3.8-27B", help="Hub name, or a folder with a tokenizer.json.")
+@click.option(
+    "--chat-template", type=click.Path(path_type=Path), help="Jinja template to use instead of the tokenizer's."
+)
+@click.option("--capacity", type=int, default=8192, help="Slots (tokens) a row: a multiple of 64.")
+@click.option(
+    "--max-segments", default="auto", help="Most segments a row, pad tail counted: auto, a number, or 0 for no cap."
+)
+@click.option("--strategy", default="bfd", help="bfd (best-fit decreasing) or sequential.")
+@click.option("--train-on", default="assistant", help="What is a target: assistant, last (its last turn only) or all.")
+@click.option("--overlong", default="drop", help="Conversations longer than a row: drop (counted) or error.")
+@click.option("--max-loss", default="1%", help="Fail if more than this share of conversations or tokens is left out.")
+@click.option("--workers", type=int, default=0, help="Processes that tokenize; 0: one a core.")
+@click.option("--seed", type=int, default=0, help="Seed of the order of rows.")
+@click.option("--shard-rows", type=int, default=0, help="Rows a shard, a multiple of 16; 0: about 256 MB a shard.")
+@click.option(
+    "--token-store/--no-token-store",
+    default=True,
+    help="Keep the tokenized conversations, so that other capacities need no tokenizing.",
+)
+@click.option("--force", is_flag=True, help="Replace another build in the folder.")
+@click.option("--dry-run", is_flag=True, help="Print the resolved options as a --config file and stop.")
+@click.option("--quiet", is_flag=True, help="No progress and no report.")
+@config_option
+def build(dataset: tuple[str, ...], out: Path, dry_run: bool, quiet: bool, **options: object) -> None:
+    """Pack DATASET (hub name, files or folders; default HuggingFaceH4/ultrachat_200k) into rows.
+
+    \b
+    packer build chats.jsonl --tokenizer path/to/tokenizer --capacity 4096 -o data/packed
+    """
+    from packer.build import build as run_build
+    from packer.config import BuildConfig
+    from packer.progress import console_progress
+    from packer.report import print_build
+
+    if dry_run:
+        values = {
+            "out": str(out),
+            **{name: str(value) if isinstance(value, Path) else value for name, value in options.items()},
+        }
+        resolved = {name: value for name, value in values.items() if isinstance(value, str | int)}
+    config = BuildConfig(
+        datasets=dataset,
+        out=out,
+        eval_fraction=_share(str(options.pop("eval_fraction")), "--eval-fraction"),
+        max_loss=_share(str(options.pop("max_loss")), "--max-loss"),
+        max_segments=_segments(str(options.pop("max_segments"))),
+        **options,  # type: ignore[arg-type]  # click has converted each to the field's type
+    )
+    if dry_run:
+        click.echo(f"# packer build {' '.join(dataset)} --config FILE\n{to_toml(resolved)}", nl=False)
+        return
+    manifest = run_build(config, console_progress(quiet=quiet))
+    if not quiet:
+        print_build(manifest, out)
+
+
+@main.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def stats(path: Path, as_json: bool) -> None:
+    """Density, lower bound, segments a row, and the padding saved.
+
+    \b
+    packer stats data/packed
+    """
+    from packer.report import print_stats
+    from packer.stats import measure
+
+    measured = measure(path)
+    if as_json:
+        click.echo(json.dumps(measured.to_json(), indent=1, sort_keys=True))
+    else:
+        print_stats(measured)

@@ -1,0 +1,109 @@
+"""The options of `packer build`, resolved and checked once, past the command line."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal, get_args
+
+from packer.errors import UserError
+from packer.plan import Strategy
+from packer.render import TrainOn
+from packer.schema import CAPACITY_MULTIPLE, ROWS_PER_BATCH, SEGMENTS_MULTIPLE
+from packer.tokenizer import DEFAULT_TOKENIZER
+
+Overlong = Literal["drop", "error"]
+_SHARD_BYTES = 256 << 20
+_BYTES_A_TOKEN = 6.14
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildConfig:
+    """What to build from what, and where. Raises UserError on values that cannot be."""
+
+    datasets: tuple[str, ...] = ()
+    out: Path
+    split: str | None = None
+    eval_split: str | None = None
+    eval_fraction: Fraction = Fraction(0)
+    revision: str | None = None
+    limit: int | None = None
+    column: str = "messages"
+    tokenizer: str = DEFAULT_TOKENIZER
+    chat_template: Path | None = None
+    capacity: int = 8192
+    max_segments: int | None = None
+    strategy: Strategy = "bfd"
+    train_on: TrainOn = "assistant"
+    overlong: Overlong = "drop"
+    max_loss: Fraction = Fraction(1, 100)
+    workers: int = 0
+    seed: int = 0
+    shard_rows: int = 0
+    token_store: bool = True
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.capacity < CAPACITY_MULTIPLE or self.capacity % CAPACITY_MULTIPLE:
+            near = max(CAPACITY_MULTIPLE, round(self.capacity / CAPACITY_MULTIPLE) * CAPACITY_MULTIPLE)
+            raise UserError(
+                f"--capacity {self.capacity}: must be a positive multiple of {CAPACITY_MULTIPLE}",
+                f"try --capacity {near}",
+            )
+        if self.max_segments is not None and (self.max_segments < 0 or self.max_segments == 1):
+            raise UserError(
+                f"--max-segments {self.max_segments}: must be auto, 0 (no cap) or at least 2",
+                f"try --max-segments {SEGMENTS_MULTIPLE * 8}",
+            )
+        if self.shard_rows < 0 or self.shard_rows % ROWS_PER_BATCH:
+            raise UserError(
+                f"--shard-rows {self.shard_rows}: must be a multiple of {ROWS_PER_BATCH}",
+                "leave it out for shards of about 256 MB",
+            )
+        if not 0 <= self.eval_fraction < 1:
+            raise UserError(
+                f"--eval-fraction {float(self.eval_fraction):g}: must be from 0 up to, but not including, 1",
+                "try --eval-fraction 0.01",
+            )
+        if self.eval_fraction and self.eval_split:
+            raise UserError("--eval-fraction and --eval-split were both given", "give one of them")
+        if not 0 <= self.max_loss <= 1:
+            raise UserError(f"--max-loss {float(self.max_loss):.0%}: must be from 0% to 100%", "try --max-loss 1%")
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"--limit {self.limit}: must be at least 1", "leave it out to read everything")
+        if self.workers < 0:
+            raise UserError(f"--workers {self.workers}: must be 0 (a worker a core) or more", "leave it out")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed}: must be 0 or more", "try --seed 0")
+        for option, value, known in (
+            ("--strategy", self.strategy, get_args(Strategy)),
+            ("--train-on", self.train_on, get_args(TrainOn)),
+            ("--overlong", self.overlong, get_args(Overlong)),
+        ):
+            if value not in known:
+                raise UserError(f"{option} {value}: must be one of {', '.join(known)}", f"try {option} {known[0]}")
+
+    @property
+    def rows_a_shard(self) -> int:
+        """--shard-rows, or what makes a shard of about 256 MB."""
+        if self.shard_rows:
+            return self.shard_rows
+        batches = int(_SHARD_BYTES / (self.capacity * _BYTES_A_TOKEN * ROWS_PER_BATCH))
+        return max(batches, 1) * ROWS_PER_BATCH
+
+    @property
+    def worker_count(self) -> int:
+        return self.workers or os.cpu_count() or 1
+
+    def row_options(self) -> dict[str, str | int]:
+        """The options that can change a row, as the manifest keeps them (integers and strings only)."""
+        return {
+            "column": self.column,
+            "eval_fraction": str(self.eval_fraction),
+            "limit": self.limit or 0,
+            "max_segments": "auto" if self.max_segments is None else self.max_segments,
+            "overlong": self.overlong,
+            "train_on": self.train_on,
+        }

@@ -1,0 +1,185 @@
+"""What the two command lines share: errors as two lines, near-miss suggestions, TOML configuration files.
+
+    @click.group(cls=Commands, context_settings=context_settings("PACKER"))
+    def main() -> None: ...
+
+Precedence of an option: command line > environment (`PACKER_BUILD_CAPACITY`) > `--config FILE` > default. Only click is imported here: `--help`
+must answer at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+import tomllib
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import click
+
+from packer.errors import GateError, UserError
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+TomlValue = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
+EXIT_NO = 1
+EXIT_WRONG_USE = 2
+EXIT_INTERRUPTED = 130
+
+
+def context_settings(prefix: str) -> dict[str, object]:
+    """click's settings for a root command whose options may stand in variables that start with `prefix`."""
+    return {
+        "auto_envvar_prefix": prefix,
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    }
+
+
+def printable(text: str) -> str:
+    """Text from data or from elsewhere, safe on a terminal: control, format and surrogate characters are written as escapes."""
+    return "".join(
+        character
+        if unicodedata.category(character) not in ("Cc", "Cf", "Cs")
+        else character.encode("unicode_escape", "surrogatepass").decode()
+        for character in text
+    )
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that a mistyped one most likely meant."""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def _fail(message: str, hint: str, status: int) -> NoReturn:
+    click.echo(f"error: {printable(message)}", err=True)
+    click.echo(f"hint: {printable(hint)}", err=True)
+    sys.exit(status)
+
+
+class Commands(click.Group):
+    """A group whose wrong use ends in two lines and status 2, with the nearest command or option named."""
+
+    def main(  # type: ignore[override]  # click overloads on the value of standalone_mode
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: object,
+    ) -> object:
+        """Runs the command line; `standalone_mode=False`, as click has it, raises instead of ending the process."""
+        run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        if not standalone_mode:
+            return run()
+        try:
+            status: object = run()
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            sys.exit(0)
+        except click.UsageError as error:
+            _fail(*_wrong_use(error), EXIT_WRONG_USE)
+        except click.ClickException as error:
+            _fail(error.format_message(), "see --help", EXIT_WRONG_USE)
+        except GateError as error:
+            _fail(error.message, error.hint, EXIT_NO)
+        except UserError as error:
+            _fail(error.message, error.hint, EXIT_WRONG_USE)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("interrupted", err=True)
+            sys.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            # The reader (head, less) has seen enough. Python would complain once more when it flushes at exit.
+            sys.stdout = None
+            sys.exit(0)
+        sys.exit(status if isinstance(status, int) else 0)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            near = nearest(name, self.list_commands(ctx))
+            raise UserError(
+                f"{ctx.command_path}: no command {name!r}",
+                f"did you mean {ctx.command_path} {near}?"
+                if near
+                else f"commands: {', '.join(self.list_commands(ctx))}",
+            )
+        return super().resolve_command(ctx, args)
+
+
+def _wrong_use(error: click.UsageError) -> tuple[str, str]:
+    path = error.ctx.command_path if error.ctx else "this command"
+    if isinstance(error, click.NoSuchOption):
+        known = [option for param in error.ctx.command.params for option in param.opts] if error.ctx else []
+        near = nearest(error.option_name, known)
+        return f"{path}: no option {error.option_name}", f"did you mean {near}?" if near else f"see {path} --help"
+    return f"{path}: {error.format_message().rstrip('.')}", f"see {path} --help"
+
+
+def config_option(function: _Function) -> _Function:
+    """Adds `--config FILE`: a TOML file whose keys are the command's option names."""
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        is_eager=True,
+        expose_value=False,
+        callback=_load_config,
+        help="TOML file with any of these options (command line > environment > file > default).",
+    )(function)
+
+
+def _load_config(ctx: click.Context, _param: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--config {path}: {error.strerror}", "give the path of a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"--config {path}: not TOML ({error})", "write one `key = value` a line, strings in quotes"
+        ) from None
+    known = {param.name: param for param in ctx.command.params if param.name not in (None, "config", "help", "dry_run")}
+    values: dict[str, object] = {}
+    for key, value in document.items():
+        name = key.replace("-", "_")
+        if isinstance(value, dict):
+            raise UserError(
+                f"--config {path}: unknown section [{key}]",
+                "write the options at the top level of the file, without sections",
+            )
+        if name not in known:
+            near = nearest(name, (str(option) for option in known))
+            raise UserError(
+                f"--config {path}: unknown key {key!r}",
+                f"did you mean {near}?" if near else f"keys: {', '.join(map(str, known))}",
+            )
+        takes_one = not known[name].multiple and known[name].nargs == 1
+        if isinstance(value, list):
+            values[name] = ",".join(map(str, value)) if takes_one else value
+        else:
+            values[name] = value if isinstance(value, bool | int | float) else str(value)
+    ctx.default_map = {**(ctx.default_map or {}), **values}
+
+
+def to_toml(values: Mapping[str, TomlValue | None]) -> str:
+    """Options as a TOML file that `--config` reads back; those without a value are left out."""
+
+    def literal(value: TomlValue) -> str:
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int | float):
+            return repr(value)
+        if isinstance(value, str):
+            # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return f"[{', '.join(literal(item) for item in value)}]"
+
+    return "".join(f"{name} = {literal(value)}\n" for name, value in values.items() if value is not None)

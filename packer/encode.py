@@ -1,0 +1,93 @@
+"""One slice of raw rows → one slice of tokens and the verdicts on what did not become tokens. This is what a worker does.
+
+encode = make_encoder(EncodeSettings(tokenizer="data/sample/tiny-hybrid", ...))
+slice_ = encode(RawSlice(source=0, is_eval=False, rows=rows))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from packer.conversation import Rejected
+from packer.render import Renderer, TrainOn
+from packer.source import RawRow
+from packer.template import ChatTemplate
+from packer.tokenizer import load_tokenizer
+from packer.tokens import TokenSlice, join_examples
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodeSettings:
+    """What a worker needs to make its own tokenizer and renderer."""
+
+    tokenizer: str
+    tokenizer_revision: str | None
+    template: str
+    train_on: TrainOn
+    column: str
+    eval_fraction: Fraction
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RawSlice:
+    """Some rows of one source, in order. is_eval: the whole source belongs to the eval split."""
+
+    source: int
+    is_eval: bool
+    rows: Sequence[RawRow]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reject:
+    """A row that did not become tokens."""
+
+    source: int
+    row: int
+    place: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodedSlice:
+    """places: for people, one a conversation in `tokens`."""
+
+    tokens: TokenSlice
+    places: tuple[str, ...]
+    rejects: tuple[Reject, ...]
+
+
+def make_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]:
+    """Loads the tokenizer, compiles the template, probes it, and returns the function that encodes slices."""
+    tokenizer = load_tokenizer(settings.tokenizer, revision=settings.tokenizer_revision)
+    template = ChatTemplate(settings.template, special_tokens=tokenizer.special_tokens)
+    renderer = Renderer(tokenizer, template, train_on=settings.train_on, column=settings.column)
+    # A hash below this belongs to the eval split: equal conversations have equal hashes, so no duplicate stands on both sides.
+    eval_below = int(settings.eval_fraction * 2**64)
+
+    def encode(raw: RawSlice) -> EncodedSlice:
+        readable = [row for row in raw.rows if row.error is None]
+        outcomes = dict(
+            zip((row.number for row in readable), renderer.examples([row.value for row in readable]), strict=True)
+        )
+        ids, masks, numbers, places, is_eval, rejects = [], [], [], [], [], []
+        for row in raw.rows:
+            outcome = outcomes[row.number] if row.error is None else Rejected("not_json", row.error)
+            if isinstance(outcome, Rejected):
+                rejects.append(
+                    Reject(
+                        source=raw.source, row=row.number, place=row.place, reason=outcome.reason, detail=outcome.detail
+                    )
+                )
+                continue
+            ids.append(outcome.ids)
+            masks.append(outcome.loss_mask)
+            numbers.append(row.number)
+            places.append(row.place)
+            is_eval.append(raw.is_eval or outcome.content_hash < eval_below)
+        tokens = join_examples(source=raw.source, rows=numbers, is_eval=is_eval, ids=ids, masks=masks)
+        return EncodedSlice(tokens=tokens, places=tuple(places), rejects=tuple(rejects))
+
+    return encode

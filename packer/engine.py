@@ -1,0 +1,78 @@
+"""Work spread over processes on one machine, results in order, memory bounded.
+
+Workers are spawned, never forked: each makes its own tokenizer, and a fork after Rust threads have started can hang for ever.
+
+    results = map_in_order(make_encoder, settings, tasks, workers=4)      # make_encoder(settings) runs once in each worker
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from itertools import chain, islice
+from typing import TypeVar
+
+from packer.errors import UserError
+
+_Settings = TypeVar("_Settings")
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+_WAITING_A_WORKER = 3
+
+# What this worker process does with a task.
+_work: Callable[[object], object] | None = None
+
+
+def map_in_order(
+    make: Callable[[_Settings], Callable[[_Task], _Result]],
+    settings: _Settings,
+    tasks: Iterable[_Task],
+    *,
+    workers: int,
+) -> Iterator[_Result]:
+    """make(settings) applied to each task, results in the order of the tasks.
+
+    With one worker, or where there is only one task, it runs in this process: starting others would cost more than it saves. No more than three
+    tasks a worker are under way, so memory does not grow with the number of tasks. An exception in a worker is raised here.
+    """
+    waiting = iter(tasks)
+    first = list(islice(waiting, 2))
+    if workers == 1 or len(first) < 2:
+        work = make(settings)
+        yield from (work(task) for task in chain(first, waiting))
+        return
+    pool = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=partial(_start, make, settings)
+    )
+    try:
+        under_way: deque[Future[object]] = deque()
+        for task in chain(first, waiting):
+            under_way.append(pool.submit(_call, task))
+            if len(under_way) >= workers * _WAITING_A_WORKER:
+                yield under_way.popleft().result()  # type: ignore[misc]  # _call returns what make(settings) does
+        while under_way:
+            yield under_way.popleft().result()  # type: ignore[misc]
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker process was killed, most likely for want of memory",
+            "run the same command again with fewer --workers",
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start(make: Callable[[_Settings], Callable[[_Task], _Result]], settings: _Settings) -> None:
+    global _work  # noqa: PLW0603  # a pool's initializer can leave its result nowhere else
+    # The processes are the parallelism; threads of the encoder inside each would only fight over the same cores.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _work = make(settings)  # type: ignore[assignment]
+
+
+def _call(task: object) -> object:
+    assert _work is not None, "the worker was not started by map_in_order"
+    return _work(task)

@@ -1,0 +1,140 @@
+"""Everything that decides the bytes of a build, found and checked before anything is written.
+
+inputs = resolve(config)
+if (manifest := finished(config, inputs)) is not None: ...      # the folder already holds exactly this build
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import packer
+from packer import source as sources
+from packer.config import BuildConfig
+from packer.digest import digest_words
+from packer.encode import EncodeSettings
+from packer.errors import UserError
+from packer.manifest import MANIFEST_NAME, Manifest, Source, SourceFile, load_manifest
+from packer.render import Renderer
+from packer.source import SourceSpec
+from packer.template import ChatTemplate
+from packer.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """Everything that decides the bytes, found and checked before anything is written."""
+
+    sources: tuple[SourceSpec, ...]
+    entries: tuple[Source, ...]
+    tokenizer: Tokenizer
+    template: str
+    renderer: Renderer
+
+    def wants_eval(self, config: BuildConfig) -> bool:
+        """Whether an eval split was asked for (it may turn out empty)."""
+        return bool(config.eval_fraction) or any(spec.is_eval for spec in self.sources)
+
+
+def resolve(config: BuildConfig) -> Inputs:
+    """Finds sources, tokenizer and template, and holds the template against the probe conversation."""
+    found = sources.open_sources(
+        config.datasets, split=config.split, eval_split=config.eval_split, revision=config.revision
+    )
+    tokenizer = load_tokenizer(config.tokenizer)
+    if config.chat_template is not None:
+        try:
+            template: str | None = config.chat_template.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"--chat-template {config.chat_template}: cannot be read ({error})",
+                "give a jinja template as a text file",
+            ) from None
+    else:
+        template = tokenizer.chat_template
+    if not template:
+        raise UserError(f"--tokenizer {config.tokenizer}: has no chat template", "give one with --chat-template FILE")
+    renderer = Renderer(
+        tokenizer,
+        ChatTemplate(template, special_tokens=tokenizer.special_tokens),
+        train_on=config.train_on,
+        column=config.column,
+    )
+    entries = tuple(
+        Source(
+            name=spec.name,
+            revision=spec.revision or "",
+            split=spec.split,
+            files=tuple(SourceFile(file=name, xxh3_128=digest) for name, digest in sources.digests(spec)),
+            weight="1",
+            conversations=0,
+        )
+        for spec in found
+    )
+    return Inputs(sources=tuple(found), entries=entries, tokenizer=tokenizer, template=template, renderer=renderer)
+
+
+def finished(config: BuildConfig, inputs: Inputs) -> Manifest | None:
+    """The manifest in the output folder if it is of this very build; raises UserError if it is of another and --force was not given."""
+    if config.force or not (config.out / MANIFEST_NAME).is_file():
+        return None
+    there = load_manifest(config.out)
+    pairs: dict[str, tuple[object, object]] = {
+        "packer version": (there.packer_version, packer.__version__),
+        "capacity": (there.capacity, config.capacity),
+        "shard rows": (there.shard_rows, config.rows_a_shard),
+        "strategy": (there.strategy, config.strategy),
+        "seed": (there.seed, config.seed),
+        "tokenizer": (there.tokenizer.digest, inputs.tokenizer.digest),
+        "chat template": (there.chat_template, digest_words([inputs.template])),
+        "sources": (tuple(replace(entry, conversations=0) for entry in there.sources), inputs.entries),
+        "token store": ((config.out / "tokens").is_dir(), config.token_store),
+        **{name.replace("_", " "): (there.options.get(name), value) for name, value in config.row_options().items()},
+    }
+    changed = [name for name, (old, new) in pairs.items() if old != new]
+    if not changed:
+        # A folder whose shards are damaged is not this build; opening it holds their sizes against the manifest.
+        for split in there.splits:
+            packer.open(config.out, split=split)
+        return there
+    raise UserError(
+        f"{config.out} holds another build (other {', '.join(changed)})",
+        "give another folder with -o, or --force to replace it",
+    )
+
+
+def encode_settings(config: BuildConfig, inputs: Inputs) -> EncodeSettings:
+    return EncodeSettings(
+        tokenizer=str(inputs.tokenizer.folder),
+        tokenizer_revision=None,
+        template=inputs.template,
+        train_on=config.train_on,
+        column=config.column,
+        eval_fraction=config.eval_fraction,
+    )
+
+
+def build_log(config: BuildConfig, inputs: Inputs, started: float, seconds: Mapping[str, float]) -> str:
+    """What must not decide bytes, for people who wonder later."""
+    log = {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "seconds": {stage: round(taken, 3) for stage, taken in seconds.items()},
+        "host": platform.node(),
+        "workers": config.worker_count,
+        "engine": "local",
+        "encoder": "tokenizers",
+        "versions": {
+            name: importlib.metadata.version(name)
+            for name in ("numpy", "pyarrow", "tokenizers", "transformers", "jinja2")
+        },
+        "python": platform.python_version(),
+        "tokenizer_path": str(inputs.tokenizer.folder.resolve()) if Path(config.tokenizer).is_dir() else "",
+        "sources": [str(file.resolve()) for spec in inputs.sources for file in spec.files],
+    }
+    return json.dumps(log, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,56 @@
+"""The account of everything that came in: what went into rows, and what did not, by reason. It adds up or the build fails.
+
+>>> books = Books()
+>>> books.take(tokens=10); books.lose("overlong", tokens=90); books.reject("not_json")
+>>> books.conversations
+{'read': 3, 'in': 1, 'overlong': 1, 'not_json': 1}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+
+@dataclass(kw_only=True, slots=True)
+class Books:
+    """Counts of conversations and of tokens; the first word of each ("read", "encoded") is the sum of the others."""
+
+    conversations: dict[str, int] = field(default_factory=lambda: {"read": 0, "in": 0})
+    tokens: dict[str, int] = field(default_factory=lambda: {"encoded": 0, "in_rows": 0})
+
+    def take(self, *, tokens: int, conversations: int = 1) -> None:
+        """Conversations that go in whole, with all their tokens."""
+        self._count(self.conversations, "read", "in", conversations)
+        self._count(self.tokens, "encoded", "in_rows", tokens)
+
+    def reject(self, reason: str) -> None:
+        """A conversation that never became tokens."""
+        self._count(self.conversations, "read", reason, 1)
+
+    def lose(self, reason: str, *, tokens: int) -> None:
+        """A conversation that became tokens and does not go in."""
+        self._count(self.conversations, "read", reason, 1)
+        self._count(self.tokens, "encoded", reason, tokens)
+
+    def reasons(self) -> dict[str, int]:
+        """Conversations left out, by reason."""
+        return {reason: count for reason, count in self.conversations.items() if reason not in ("read", "in")}
+
+    def loss(self) -> Fraction:
+        """The larger of conversations lost ÷ read and tokens lost ÷ encoded; 0 where nothing was read."""
+        read, encoded = self.conversations["read"], self.tokens["encoded"]
+        lost = Fraction(read - self.conversations["in"], read) if read else Fraction(0)
+        return max(lost, Fraction(encoded - self.tokens["in_rows"], encoded)) if encoded else lost
+
+    def check(self) -> None:
+        """Raises RuntimeError where the books do not add up: a bug, never to be written down as a result."""
+        for name, counts in (("conversations", self.conversations), ("tokens", self.tokens)):
+            (whole, total), *parts = counts.items()
+            if total != sum(count for _, count in parts):
+                raise RuntimeError(f"the ledger of {name} does not add up: {whole} {total}, parts {dict(parts)}")
+
+    @staticmethod
+    def _count(counts: dict[str, int], whole: str, part: str, by: int) -> None:
+        counts[whole] += by
+        counts[part] = counts.get(part, 0) + by

@@ -1,0 +1,238 @@
+"""manifest.json: what a folder of packed shards holds, written last, so that a folder without it is an unfinished build.
+
+Integers and strings only, sorted keys, no times and no absolute paths: equal inputs and options give equal bytes.
+
+    manifest = load_manifest(Path("data/packed"))
+    manifest.splits["train"].rows
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from packer.digest import digest_words
+from packer.errors import UserError
+from packer.schema import FORMAT_VERSION
+
+MANIFEST_NAME = "manifest.json"
+_Record = TypeVar("_Record")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardFile:
+    """One shard: file relative to the folder, its rows, its bytes and their digest."""
+
+    file: str
+    rows: int
+    bytes: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """The counts of one split and its shards in order. max_segments is the split's own S (never above the build's)."""
+
+    rows: int
+    examples: int
+    tokens: int
+    supervised_tokens: int
+    pad_tokens: int
+    lower_bound_rows: int
+    max_segments: int
+    shards: tuple[ShardFile, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceFile:
+    """A local file by its base name, and the digest of its bytes."""
+
+    file: str
+    xxh3_128: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where conversations came from: a hub name with revision and split, or local files. conversations: how many were read."""
+
+    name: str
+    revision: str
+    split: str
+    files: tuple[SourceFile, ...]
+    weight: str
+    conversations: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tokenizer:
+    """name: hub name, or the folder's base name; digest: of the tokenizer's files, and of nothing else."""
+
+    name: str
+    revision: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Masking:
+    """policy: what is trained on (`--train-on`). method: how the targets were found ("generation tags" or "marks")."""
+
+    policy: str
+    method: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ledger:
+    """conversations: "read", "in" and each reason. tokens: "encoded", "in_rows" and each loss. Both add up, always."""
+
+    conversations: Mapping[str, int]
+    tokens: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    format_version: int
+    packer_version: str
+    capacity: int
+    max_segments: int
+    shard_rows: int
+    max_segment_len: int
+    max_example_len: int
+    pad_id: int
+    vocab_size: int
+    max_token_id: int
+    stop_ids: tuple[int, ...]
+    sources: tuple[Source, ...]
+    tokenizer: Tokenizer
+    chat_template: str
+    masking: Masking
+    options: Mapping[str, str | int]
+    seed: int
+    strategy: str
+    splits: Mapping[str, Split]
+    ledger: Ledger
+    corpus_digest: str
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+
+
+def corpus_digest(splits: Mapping[str, Split], *, capacity: int, max_segments: int, pad_id: int) -> str:
+    """The digest that names a corpus: of the ordered digests of its shards, C, S and the pad id."""
+    words: list[str | int] = [capacity, max_segments, pad_id]
+    for name in sorted(splits):
+        words += [name, *(shard.xxh3_128 for shard in splits[name].shards)]
+    return digest_words(words)
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Reads and checks a folder's manifest; raises UserError where it is missing, unreadable, newer or points outside the folder."""
+    path = folder / MANIFEST_NAME
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder", "give the folder that `packer build -o` wrote")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder}: no {MANIFEST_NAME}: not a packed folder, or a build that did not finish",
+            "run `packer build` again with the same -o: it writes the manifest last",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, str(error)) from None
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _unreadable(path, f"line {error.lineno}: {error.msg}") from None
+    if not isinstance(document, dict):
+        raise _unreadable(path, "not a JSON object")
+    version = document.get("format_version")
+    if not isinstance(version, int):
+        raise _unreadable(path, "no format_version")
+    if version > FORMAT_VERSION:
+        raise UserError(
+            f"{path}: format version {version}, but this reader knows versions up to {FORMAT_VERSION}",
+            "upgrade this package, or build the shards again with it",
+        )
+    try:
+        manifest = _manifest(document)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise _unreadable(path, str(error)) from None
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            _refuse_outside(path, shard.file)
+    return manifest
+
+
+def _unreadable(path: Path, why: str) -> UserError:
+    return UserError(
+        f"{path}: not a readable manifest ({why})", "build the folder again, or restore the file from a copy"
+    )
+
+
+def _refuse_outside(path: Path, name: str) -> None:
+    relative = PurePosixPath(name)
+    if not name or relative.is_absolute() or ".." in relative.parts or "\\" in name or ":" in name:
+        raise UserError(
+            f"{path}: shard file {name!r} does not lie in the folder",
+            "do not use this folder: its manifest was not written by packer",
+        )
+
+
+def _record(cls: type[_Record], document: Mapping[str, object], **parsed: object) -> _Record:
+    """A flat record from its JSON object; `parsed` holds the fields that are not plain values. Types are checked, unknown keys are not errors."""
+    values: dict[str, object] = dict(parsed)
+    for field in fields(cls):  # type: ignore[arg-type]  # every _Record is a dataclass
+        if field.name in values:
+            continue
+        value = document[field.name]
+        wanted = int if field.type == "int" else str
+        if type(value) is not wanted:
+            raise TypeError(f"{field.name} is {value!r}, expected {wanted.__name__}")
+        values[field.name] = value
+    return cls(**values)
+
+
+def _manifest(document: dict[str, object]) -> Manifest:
+    def objects(value: object) -> list[dict[str, object]]:
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise TypeError(f"expected a list of objects, got {type(value).__name__}")
+        return value
+
+    def mapping(value: object) -> dict[str, object]:
+        if not isinstance(value, dict):
+            raise TypeError(f"expected an object, got {type(value).__name__}")
+        return value
+
+    def counts(value: object) -> dict[str, int]:
+        return {key: int(str(count)) for key, count in mapping(value).items()}
+
+    splits = {
+        name: _record(
+            Split,
+            mapping(split),
+            shards=tuple(_record(ShardFile, shard) for shard in objects(mapping(split)["shards"])),
+        )
+        for name, split in mapping(document["splits"]).items()
+    }
+    ledger = mapping(document["ledger"])
+    stop_ids = document["stop_ids"]
+    if not isinstance(stop_ids, list):
+        raise TypeError("stop_ids must be a list")
+    return _record(
+        Manifest,
+        document,
+        stop_ids=tuple(int(stop_id) for stop_id in stop_ids),
+        sources=tuple(
+            _record(Source, source, files=tuple(_record(SourceFile, file) for file in objects(source["files"])))
+            for source in objects(document["sources"])
+        ),
+        tokenizer=_record(Tokenizer, mapping(document["tokenizer"])),
+        masking=_record(Masking, mapping(document["masking"])),
+        options={
+            key: value if isinstance(value, int) else str(value) for key, value in mapping(document["options"]).items()
+        },
+        splits=splits,
+        ledger=Ledger(conversations=counts(ledger["conversations"]), tokens=counts(ledger["tokens"])),
+    )

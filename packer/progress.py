@@ -1,0 +1,87 @@
+"""Progress of long work: a bar with rate and time left on a terminal, a plain line every few seconds elsewhere, nothing from Python.
+
+with progress.stage("tokenize", unit="conversations") as advance:
+    advance(512)
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress:
+    """The silent kind, for use from Python; the others say what this one keeps to itself."""
+
+    Advance: TypeAlias = Callable[[int], None]
+
+    def say(self, line: str) -> None:
+        """Something the user should know."""
+
+    @contextmanager
+    def stage(self, name: str, *, unit: str, total: int | None = None) -> Iterator[Advance]:  # noqa: ARG002
+        """One stage of the work; call what it yields with the number of units done since the last call."""
+        yield lambda _count: None
+
+
+class PlainProgress(Progress):
+    """Lines on stderr: one when a stage ends, and one every ten seconds before that."""
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr)
+
+    @contextmanager
+    def stage(self, name: str, *, unit: str, total: int | None = None) -> Iterator[Progress.Advance]:
+        started = said = time.monotonic()
+        done = 0
+
+        def line() -> str:
+            rate = done / max(time.monotonic() - started, 1e-9)
+            left = f", {(total - done) / rate:.0f} s left" if total and rate and done < total else ""
+            return f"{name}: {done:,}{f' of {total:,}' if total else ''} {unit} ({rate:,.0f}/s{left})"
+
+        def advance(count: int) -> None:
+            nonlocal done, said
+            done += count
+            if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
+                said = time.monotonic()
+                self.say(line())
+
+        yield advance
+        self.say(line())
+
+
+class TerminalProgress(PlainProgress):
+    """A bar on stderr."""
+
+    @contextmanager
+    def stage(self, name: str, *, unit: str, total: int | None = None) -> Iterator[Progress.Advance]:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (
+            TextColumn("{task.description:<11}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(unit),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Bar(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task(name, total=total)
+            yield lambda count: bar.advance(task, count)
+            if total is None:
+                bar.update(task, total=bar.tasks[task].completed)
+
+
+def console_progress(*, quiet: bool) -> Progress:
+    """What suits where stderr goes."""
+    if quiet:
+        return Progress()
+    return TerminalProgress() if sys.stderr.isatty() else PlainProgress()

@@ -1,0 +1,294 @@
+"""Shards on disk: a writer that is crash-safe and a reader that copies nothing.
+
+A shard is an Arrow IPC file of record batches of exactly 16 rows. `Corpus` maps the files of a split into memory; `corpus[i]` is a `Row` whose
+arrays are views of the map (the loss mask, stored as bits, is unpacked).
+
+    corpus = open_corpus("data/packed", split="train")
+    len(corpus), corpus[0].input_ids
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.digest import digest_file
+from packer.errors import UserError
+from packer.files import write_arrow, write_text  # noqa: F401
+from packer.manifest import Manifest, ShardFile, load_manifest
+from packer.schema import ROWS_PER_BATCH, RowBatch, broken_rule, shard_schema
+from packer.types import BoolArray, Int32Array, Int64Array, Row
+
+_COLUMNS = tuple(field.name for field in fields(RowBatch))
+
+
+def write_shard(
+    folder: Path,
+    name: str,
+    batches: Iterable[RowBatch],
+    *,
+    capacity: int,
+    max_segments: int,
+    pad_id: int,
+    vocab_size: int,
+) -> ShardFile:
+    """Writes one shard (`name` relative to the folder), each batch held against every rule of the format first.
+
+    Raises RuntimeError where a rule is broken: what we lay out ourselves must be right, so that is a bug and not bad input.
+    """
+    schema = shard_schema(capacity=capacity, max_segments=max_segments)
+    rows = 0
+
+    def checked() -> Iterator[pa.RecordBatch]:
+        nonlocal rows
+        for batch in batches:
+            if broken := broken_rule(batch, pad_id=pad_id, vocab_size=vocab_size):
+                raise RuntimeError(f"{name}, row {rows + broken[0]}: {broken[1]}")
+            yield _to_arrow(batch, schema)
+            rows += len(batch)
+
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_arrow(path, schema, checked())
+    return ShardFile(file=name, rows=rows, bytes=path.stat().st_size, xxh3_128=digest_file(path))
+
+
+def _to_arrow(batch: RowBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for name in _COLUMNS:
+        values, kind = np.ascontiguousarray(getattr(batch, name)), schema.field(name).type
+        if not pa.types.is_fixed_size_list(kind):
+            columns.append(pa.array(values, type=kind))
+            continue
+        flat = values.reshape(-1)
+        if pa.types.is_boolean(kind.value_type):
+            bits = pa.py_buffer(np.packbits(flat, bitorder="little"))
+            items = pa.Array.from_buffers(pa.bool_(), len(flat), [None, bits])
+        else:
+            items = pa.array(flat, type=kind.value_type)
+        columns.append(pa.FixedSizeListArray.from_arrays(items, type=kind))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def unpack_bits(array: pa.BooleanArray, start: int, end: int) -> BoolArray:
+    """bool [end - start]: places start to end of an Arrow boolean array (which itself may begin anywhere in its buffer)."""
+    bits = np.frombuffer(array.buffers()[1], dtype=np.uint8)
+    first_byte, skip = divmod(array.offset + start, 8)
+    end_byte = -(-(array.offset + end) // 8)
+    unpacked = np.unpackbits(bits[first_byte:end_byte], bitorder="little", count=skip + end - start)
+    return unpacked[skip:].view(np.bool_)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Views:
+    """One record batch as numpy views. mask_bytes: uint8 [n, C/8], the mask's bits (C is a multiple of 64, so each row starts at a byte)."""
+
+    input_ids: Int32Array
+    mask_bytes: NDArray[np.uint8]
+    position_ids: NDArray[np.uint16] | Int32Array
+    cu_seqlens: Int32Array
+    num_segments: Int32Array
+    num_examples: Int32Array
+    example_ids: Int64Array
+    num_supervised: Int32Array
+    sum_sq_len: Int64Array
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> _Views:
+        def fixed(name: str) -> np.ndarray:
+            column = batch.column(name)
+            values: np.ndarray = column.flatten().to_numpy()
+            return values.reshape(len(column), column.type.list_size)
+
+        mask = batch.column("loss_mask").flatten()
+        mask_bytes = np.frombuffer(mask.buffers()[1], dtype=np.uint8)[: len(mask) // 8]
+        return cls(
+            input_ids=fixed("input_ids"),
+            mask_bytes=mask_bytes.reshape(len(batch), -1),
+            position_ids=fixed("position_ids"),
+            cu_seqlens=fixed("cu_seqlens"),
+            num_segments=batch.column("num_segments").to_numpy(),
+            num_examples=batch.column("num_examples").to_numpy(),
+            example_ids=fixed("example_ids"),
+            num_supervised=batch.column("num_supervised").to_numpy(),
+            sum_sq_len=batch.column("sum_sq_len").to_numpy(),
+        )
+
+    def rows(self) -> RowBatch:
+        """All rows, the mask unpacked."""
+        return RowBatch(
+            input_ids=self.input_ids,
+            loss_mask=np.unpackbits(self.mask_bytes, axis=1, bitorder="little").view(np.bool_),
+            position_ids=self.position_ids,
+            cu_seqlens=self.cu_seqlens,
+            num_segments=self.num_segments,
+            num_examples=self.num_examples,
+            example_ids=self.example_ids,
+            num_supervised=self.num_supervised,
+            sum_sq_len=self.sum_sq_len,
+        )
+
+    def row(self, place: int) -> Row:
+        return Row(
+            input_ids=self.input_ids[place],
+            loss_mask=np.unpackbits(self.mask_bytes[place], bitorder="little").view(np.bool_),
+            position_ids=self.position_ids[place],
+            cu_seqlens=self.cu_seqlens[place],
+            num_segments=int(self.num_segments[place]),
+            num_examples=int(self.num_examples[place]),
+            example_ids=self.example_ids[place],
+            num_supervised=int(self.num_supervised[place]),
+            sum_sq_len=int(self.sum_sq_len[place]),
+        )
+
+
+class Corpus:
+    """The rows of one split, by memory map. len(corpus); corpus[i] → Row; `column(name)` for the integer columns of all rows at once.
+
+    Cheap to open (sizes are held against the manifest, nothing is read); safe to read from several threads.
+    """
+
+    def __init__(self, folder: Path, *, split: str) -> None:
+        self.folder = folder
+        self.manifest: Manifest = load_manifest(folder)
+        if split not in self.manifest.splits:
+            raise UserError(f"{folder}: no split {split!r}", f"it has: {', '.join(sorted(self.manifest.splits))}")
+        self.split = split
+        self.info = self.manifest.splits[split]
+        self.capacity = self.manifest.capacity
+        self.max_segments = self.info.max_segments
+        self._first_row = np.cumsum([0, *(shard.rows for shard in self.info.shards)])
+        if int(self._first_row[-1]) != self.info.rows:
+            raise UserError(
+                f"{folder / 'manifest.json'}: split {split!r} claims {self.info.rows} rows, its shards {int(self._first_row[-1])}",
+                "build the folder again, or restore the file from a copy",
+            )
+        for shard in self.info.shards:
+            self._check_size(shard)
+        self._readers: dict[int, pa.RecordBatchFileReader] = {}
+        self._views: dict[tuple[int, int], _Views] = {}
+
+    def __len__(self) -> int:
+        return self.info.rows
+
+    def __repr__(self) -> str:
+        return (
+            f"Corpus({str(self.folder)!r}, split={self.split!r}: {self.info.rows} rows of {self.capacity} slots, "
+            f"at most {self.max_segments} segments, {self.info.examples} examples, {self.info.tokens} tokens)"
+        )
+
+    def __getitem__(self, index: int) -> Row:
+        shard, batch, place = self._locate(index)
+        return self._batch(shard, batch).row(place)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self[index] for index in range(len(self)))
+
+    def column(self, name: str) -> np.ndarray:
+        """One of num_segments, num_examples, num_supervised (int32 [R]) and sum_sq_len (int64 [R]) over all rows."""
+        parts = [self._reader(shard).get_batch(batch).column(name).to_numpy() for shard, batch in self._all_batches()]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+    def batches(self) -> Iterator[tuple[ShardFile, int, RowBatch]]:
+        """Every record batch in order, with its shard and the place of its first row in that shard."""
+        for shard, batch in self._all_batches():
+            yield (
+                self.info.shards[shard],
+                batch * ROWS_PER_BATCH,
+                _Views.of(self._reader(shard).get_batch(batch)).rows(),
+            )
+
+    def shard_of(self, index: int) -> int:
+        """The number of the shard that holds row `index`."""
+        return self._locate(index)[0]
+
+    def where(self, index: int) -> str:
+        """A row's place for a person: folder, shard file and the row's place in it."""
+        shard, batch, place = self._locate(index)
+        return f"{self.folder / self.info.shards[shard].file}, row {batch * ROWS_PER_BATCH + place}"
+
+    def verify_shard(self, shard: int) -> None:
+        """Reads shard number `shard` whole and holds its digest against the manifest; raises UserError where they differ."""
+        entry = self.info.shards[shard]
+        path = self.folder / entry.file
+        if digest_file(path) != entry.xxh3_128:
+            raise UserError(
+                f"{path}: its bytes are not those that were written (digest differs from the manifest's)",
+                "restore the shard from a copy, or build the folder again",
+            )
+
+    def _all_batches(self) -> Iterator[tuple[int, int]]:
+        for shard in range(len(self.info.shards)):
+            for batch in range(self._reader(shard).num_record_batches):
+                yield shard, batch
+
+    def _locate(self, index: int) -> tuple[int, int, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        shard = int(np.searchsorted(self._first_row, index, side="right")) - 1
+        return (shard, *divmod(index - int(self._first_row[shard]), ROWS_PER_BATCH))
+
+    def _check_size(self, shard: ShardFile) -> None:
+        path = self.folder / shard.file
+        if not path.is_file():
+            raise UserError(
+                f"{path}: the manifest names this shard, but it is missing",
+                "restore it from a copy, or build the folder again",
+            )
+        if (size := path.stat().st_size) != shard.bytes:
+            raise UserError(
+                f"{path}: {size} bytes, but the manifest says {shard.bytes}: cut short or written over",
+                "restore the shard from a copy, or build the folder again",
+            )
+
+    def _reader(self, shard: int) -> pa.RecordBatchFileReader:
+        reader = self._readers.get(shard)
+        if reader is None:
+            entry = self.info.shards[shard]
+            path = self.folder / entry.file
+            try:
+                reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            except (pa.ArrowInvalid, OSError) as error:
+                raise UserError(
+                    f"{path}: not a readable shard ({error})",
+                    "restore the shard from a copy, or build the folder again",
+                ) from None
+            expected = shard_schema(capacity=self.capacity, max_segments=self.max_segments)
+            if not reader.schema.equals(expected, check_metadata=True):
+                raise UserError(
+                    f"{path}: its columns are not those of the manifest",
+                    "build the folder again: shards of another build lie in it",
+                )
+            if reader.num_record_batches != -(-entry.rows // ROWS_PER_BATCH):
+                raise UserError(
+                    f"{path}: its rows are not those of the manifest",
+                    "restore the shard from a copy, or build the folder again",
+                )
+            self._readers[shard] = reader
+        return reader
+
+    def _batch(self, shard: int, batch: int) -> _Views:
+        views = self._views.get((shard, batch))
+        if views is None:
+            views = _Views.of(self._reader(shard).get_batch(batch))
+            self._views[shard, batch] = views
+        return views
+
+
+def open_corpus(path: str | Path, *, split: str = "train") -> Corpus:
+    """Opens a folder of packed shards; raises UserError where it is not one."""
+    return Corpus(Path(path), split=split)
+
+
+def check_row(corpus: Corpus, index: int, row: Row) -> None:
+    """Holds one row that was read against every rule of the format; raises UserError with shard, row and rule."""
+    columns = {name: np.asarray(getattr(row, name))[None] for name in _COLUMNS}
+    if broken := broken_rule(RowBatch(**columns), pad_id=corpus.manifest.pad_id, vocab_size=corpus.manifest.vocab_size):
+        raise UserError(
+            f"{corpus.where(index)}: {broken[1]}", "restore the shard from a copy, or build the folder again"
+        )

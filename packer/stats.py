@@ -1,0 +1,192 @@
+"""What a folder of packed shards holds and what packing saved, as numbers that say what they count.
+
+stats = measure(Path("data/packed"))
+stats.to_json()["splits"]["train"]["density"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from packer.errors import UserError
+from packer.manifest import Manifest, load_manifest
+from packer.savings import Padded, compare
+from packer.shards import Corpus
+from packer.types import Int64Array
+
+_RECIPE_EXAMPLES = 128
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """Of some lengths, in tokens."""
+
+    mean: float
+    p50: int
+    p90: int
+    p99: int
+    max: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentsPerRow:
+    mean: float
+    max: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitStats:
+    """density: tokens ÷ slots. supervised_tokens: targets. lower_bound_rows: the fewest rows any plan can need."""
+
+    rows: int
+    capacity: int
+    max_segments: int
+    examples: int
+    tokens: int
+    supervised_tokens: int
+    pad_tokens: int
+    density: float
+    lower_bound_rows: int
+    segments_per_row: SegmentsPerRow
+    length: Spread
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baseline:
+    """A padded way to train on the same examples: 2-D batches, slots with padding, the share of slots that hold no token."""
+
+    batches: int
+    slots: int
+    pad_fraction: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saving:
+    """fewer_batches: 1 - rows ÷ batches. fewer_slots: 1 - slots ÷ the baseline's slots."""
+
+    fewer_batches: float
+    fewer_slots: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """What the corpus means for a recipe: examples in a row, rows that hold 128 examples, optimiser steps an epoch at that many rows a step."""
+
+    examples_per_row: float
+    rows_for_128_examples: int
+    steps_per_epoch: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stats:
+    """baselines, savings and recipe are of the train split. bytes_per_token: shards only, all splits."""
+
+    manifest: Manifest
+    splits: Mapping[str, SplitStats]
+    baselines: Mapping[str, Baseline]
+    savings: Mapping[str, Saving]
+    recipe: Recipe
+    bytes_per_token: float
+    token_store_bytes: int
+
+    def to_json(self) -> dict[str, object]:
+        document = asdict(self)
+        manifest = document.pop("manifest")
+        return {**document, "ledger": manifest["ledger"], "corpus_digest": manifest["corpus_digest"]}
+
+
+def measure(folder: Path) -> Stats:
+    """Reads the manifest, the table of examples and the small columns of the shards; raises UserError where one cannot be read."""
+    manifest = load_manifest(folder)
+    lengths = _example_lengths(folder)
+    splits = {
+        name: _split(folder, manifest, name, lengths.get(name, np.zeros(0, dtype=np.int64)))
+        for name in sorted(manifest.splits, reverse=True)
+    }
+    train = manifest.splits["train"]
+    padded = compare(lengths["train"], capacity=manifest.capacity)
+    slots = train.rows * manifest.capacity
+    rows_for_128 = max(1, round(_RECIPE_EXAMPLES * train.rows / train.examples))
+    size = sum(shard.bytes for split in manifest.splits.values() for shard in split.shards)
+    return Stats(
+        manifest=manifest,
+        splits=splits,
+        baselines={name: _baseline(one) for name, one in padded.items()},
+        savings={
+            name: Saving(fewer_batches=1 - train.rows / one.batches, fewer_slots=1 - slots / one.slots)
+            for name, one in padded.items()
+        },
+        recipe=Recipe(
+            examples_per_row=train.examples / train.rows,
+            rows_for_128_examples=rows_for_128,
+            steps_per_epoch=-(-train.rows // rows_for_128),
+        ),
+        bytes_per_token=size / sum(split.tokens for split in manifest.splits.values()),
+        token_store_bytes=sum(file.stat().st_size for file in sorted((folder / "tokens").glob("*.arrow"))),
+    )
+
+
+def _example_lengths(folder: Path) -> dict[str, Int64Array]:
+    """The tokens of each example by split, from the table of examples."""
+    lengths: dict[str, list[Int64Array]] = {}
+    files = sorted((folder / "examples").glob("*.arrow"))
+    if not files:
+        raise UserError(
+            f"{folder / 'examples'}: the table of examples is missing",
+            "build the folder again, or restore it from a copy",
+        )
+    for path in files:
+        try:
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UserError(
+                f"{path}: not a readable table ({error})", "build the folder again, or restore it from a copy"
+            ) from None
+        for name in pc.unique(table["split"]).to_pylist():
+            chosen = table.filter(pc.equal(table["split"], name))["tokens"]
+            lengths.setdefault(name, []).append(chosen.to_numpy().astype(np.int64))
+    return {name: np.concatenate(parts) for name, parts in lengths.items()}
+
+
+def _split(folder: Path, manifest: Manifest, name: str, lengths: Int64Array) -> SplitStats:
+    corpus = Corpus(folder, split=name)
+    split = manifest.splits[name]
+    segments = corpus.column("num_segments")
+    if len(lengths) != split.examples:
+        raise UserError(
+            f"{folder / 'examples'}: lists {len(lengths)} examples of the split {name!r}, the manifest {split.examples}",
+            "build the folder again, or restore it from a copy",
+        )
+    # "lower": a percentile is then the length of an example that exists.
+    p50, p90, p99 = (int(np.percentile(lengths, q, method="lower")) if len(lengths) else 0 for q in (50, 90, 99))
+    return SplitStats(
+        rows=split.rows,
+        capacity=manifest.capacity,
+        max_segments=split.max_segments,
+        examples=split.examples,
+        tokens=split.tokens,
+        supervised_tokens=split.supervised_tokens,
+        pad_tokens=split.pad_tokens,
+        density=split.tokens / (split.rows * manifest.capacity) if split.rows else 0.0,
+        lower_bound_rows=split.lower_bound_rows,
+        segments_per_row=SegmentsPerRow(
+            mean=float(segments.mean()) if len(segments) else 0.0, max=int(segments.max(initial=0))
+        ),
+        length=Spread(
+            mean=float(lengths.mean()) if len(lengths) else 0.0,
+            p50=p50,
+            p90=p90,
+            p99=p99,
+            max=int(lengths.max(initial=0)),
+        ),
+    )
+
+
+def _baseline(padded: Padded) -> Baseline:
+    return Baseline(batches=padded.batches, slots=padded.slots, pad_fraction=padded.pad_slots / padded.slots)

@@ -1,0 +1,209 @@
+"""The tokenizer, loaded without torch: encoding in bulk, and where each token's text lies.
+
+`PreTrainedTokenizerFast` loads a folder or a hub name and does not import torch (`AutoTokenizer` does).
+
+    tokenizer = load_tokenizer("data/sample/tiny-hybrid")
+    tokenizer.encode(["hello"])[0]
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packer.digest import digest_file, digest_words
+from packer.errors import UserError
+from packer.types import Int32Array, Int64Array
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from transformers import PreTrainedTokenizerFast
+
+DEFAULT_TOKENIZER = "Qwen/Qwen3.8-27B"
+_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoded:
+    """ids int32 [n]; starts, ends int64 [n]: each token's place in the text, in units of `unit` ("byte" of its UTF-8, or "character")."""
+
+    ids: Int32Array
+    starts: Int64Array
+    ends: Int64Array
+    unit: str
+
+
+class Tokenizer:
+    """A fast tokenizer and the few facts about it that packing needs."""
+
+    def __init__(self, inner: PreTrainedTokenizerFast, *, name: str, folder: Path, revision: str) -> None:
+        self.name = name
+        self.folder = folder
+        self.revision = revision
+        self._backend = inner.backend_tokenizer
+        self.chat_template: str | None = inner.chat_template if isinstance(inner.chat_template, str) else None
+        self.special_tokens = {
+            key: str(value) for key, value in inner.special_tokens_map.items() if isinstance(value, str)
+        }
+        self.vocab_size = 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
+        self.added_tokens = {
+            token_id: token.content for token_id, token in self._backend.get_added_tokens_decoder().items()
+        }
+        self.special_ids = frozenset(
+            i for i, token in self._backend.get_added_tokens_decoder().items() if token.special
+        )
+        self.eos_id: int | None = inner.eos_token_id
+        self.bos_id: int | None = inner.bos_token_id
+        self.pad_id = _pad_id(inner, name)
+        self._byte_lengths = _byte_lengths(self._backend, self.vocab_size)
+
+    @property
+    def digest(self) -> str:
+        """Of the tokenizer's files by name and content, and of nothing else (not of the folder's place)."""
+        files = tokenizer_files(self.folder)
+        return digest_words(word for file in files for word in (file.name, digest_file(file)))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._backend.decode(list(ids), skip_special_tokens=False))
+
+    def token_id(self, text: str) -> int | None:
+        found = self._backend.token_to_id(text)
+        return None if found is None else int(found)
+
+    def encode(self, texts: Sequence[str]) -> list[Encoded]:
+        """Encodes texts as they stand (no special tokens are added), in one call.
+
+        Byte-level BPE: a token's bytes follow from its id, so a running sum gives its place without asking the encoder for offsets. Where the sum
+        is not the text's length (the normalizer changed it) or the vocabulary is of another kind, offsets are asked for.
+        """
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [self._place(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+    def _place(self, text: str, encoding: Encoding) -> Encoded:
+        ids = np.array(encoding.ids, dtype=np.int32)
+        if self._byte_lengths is not None and (text.isascii() or unicodedata.is_normalized("NFC", text)):
+            ends = np.cumsum(self._byte_lengths[ids], dtype=np.int64)
+            total = int(ends[-1]) if len(ends) else 0
+            if total == (len(text) if text.isascii() else len(text.encode())):
+                return Encoded(
+                    ids=ids, starts=np.concatenate([[0], ends[:-1]]).astype(np.int64), ends=ends, unit="byte"
+                )
+        slow = self._backend.encode(text, add_special_tokens=False)
+        offsets = np.array(slow.offsets, dtype=np.int64).reshape(-1, 2)
+        return Encoded(
+            ids=np.array(slow.ids, dtype=np.int32), starts=offsets[:, 0], ends=offsets[:, 1], unit="character"
+        )
+
+    def save(self, folder: Path) -> None:
+        """Copies the tokenizer's files, byte for byte, into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in tokenizer_files(self.folder):
+            shutil.copyfile(file, folder / file.name)
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files of a tokenizer's folder that decide ids, masks and the template, in a fixed order."""
+    return [folder / name for name in _FILES if (folder / name).is_file()]
+
+
+def load_tokenizer(name: str, *, revision: str | None = None) -> Tokenizer:
+    """Loads a folder, or a hub name; raises UserError where there is none, or none of the fast kind."""
+    folder = Path(name)
+    if not folder.is_dir():
+        if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+            raise UserError(
+                f"--tokenizer {name}: no such folder",
+                "give a folder with a tokenizer.json, or a hub name such as Qwen/Qwen3.8-27B",
+            )
+        folder = _download(name, revision)
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(
+            f"--tokenizer {name}: no tokenizer.json in it",
+            "give a tokenizer of the fast kind: save_pretrained() of one writes that file",
+        )
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        inner = PreTrainedTokenizerFast.from_pretrained(folder)
+    except (ValueError, OSError, TypeError, json.JSONDecodeError) as error:
+        raise UserError(
+            f"--tokenizer {name}: cannot be loaded ({_first_line(error)})",
+            "check its tokenizer.json and tokenizer_config.json",
+        ) from None
+    return Tokenizer(
+        inner, name=folder.resolve().name if Path(name).is_dir() else name, folder=folder, revision=revision or ""
+    )
+
+
+def _download(name: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    hint = "give a folder that holds its tokenizer.json: packer build --tokenizer path/to/tokenizer …"
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
+    except HFValidationError as error:
+        raise UserError(f"--tokenizer {name}: neither a folder nor a hub name ({_first_line(error)})", hint) from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, ConnectionError, OSError) as error:
+        raise UserError(
+            f"--tokenizer {name}: the hub cannot be reached, or has no such model ({_first_line(error)})", hint
+        ) from None
+
+
+def _pad_id(inner: PreTrainedTokenizerFast, name: str) -> int:
+    """The pad id: the tokenizer's, else its EOS. The loss mask goes by position, so a pad that equals EOS masks no real EOS."""
+    for candidate in (inner.pad_token_id, inner.eos_token_id):
+        if candidate is not None:
+            return int(candidate)
+    raise UserError(
+        f"--tokenizer {name}: neither a pad token nor an EOS token", "set pad_token in its tokenizer_config.json"
+    )
+
+
+def _byte_lengths(backend: object, vocab_size: int) -> Int64Array | None:
+    """int64 [vocab_size]: the UTF-8 bytes that each id stands for; None where the vocabulary is not byte-level.
+
+    In a byte-level vocabulary each character stands for one byte, so a token's length in characters is its length in bytes; added tokens stand for themselves.
+    """
+    description = json.loads(backend.to_str())  # type: ignore[attr-defined]  # tokenizers.Tokenizer has no stubs
+    decoder = description.get("decoder") or {}
+    kinds = {decoder.get("type"), *(part.get("type") for part in decoder.get("decoders", []))}
+    if (
+        description["model"].get("type") != "BPE"
+        or "ByteLevel" not in kinds
+        or _adds_space(description.get("pre_tokenizer"))
+    ):
+        return None
+    lengths = np.zeros(vocab_size, dtype=np.int64)
+    for token, token_id in description["model"]["vocab"].items():
+        lengths[token_id] = len(token)
+    for token in description.get("added_tokens", []):
+        lengths[token["id"]] = len(token["content"].encode())
+    return lengths
+
+
+def _adds_space(pre_tokenizer: dict[str, object] | None) -> bool:
+    if pre_tokenizer is None:
+        return False
+    parts = pre_tokenizer.get("pretokenizers")
+    return bool(pre_tokenizer.get("add_prefix_space")) or (
+        isinstance(parts, list) and any(_adds_space(part) for part in parts)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]

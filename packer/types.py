@@ -1,0 +1,35 @@
+"""The nouns that both programs share: a packed row, and what a conversation becomes on its way into one.
+
+conversation ──render──▶ example ──plan, layout──▶ segment of a row
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32Array = NDArray[np.int32]
+Int64Array = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One fixed-size buffer of C slots; the fields are the columns of a shard (`packer/FORMAT.md`).
+
+    input_ids: int32 [C]. loss_mask: bool [C]. position_ids: uint16 or int32 [C]. cu_seqlens: int32 [S+1]. example_ids: int64 [S], -1 for the
+    pad tail and unused places. num_segments counts the pad tail, num_examples does not. sum_sq_len: sum of squared example lengths.
+    All arrays but loss_mask may be read-only views of a memory-mapped file.
+    """
+
+    input_ids: Int32Array
+    loss_mask: BoolArray
+    position_ids: NDArray[np.uint16] | Int32Array
+    cu_seqlens: Int32Array
+    num_segments: int
+    num_examples: int
+    example_ids: Int64Array
+    num_supervised: int
+    sum_sq_len: int

@@ -1,0 +1,104 @@
+"""Where one example ends and the next begins, as the model's layers are told.
+
+A pass is M rows of C slots flattened to one sequence of T = M·C tokens. `Segments` carries its boundaries to every layer that mixes
+tokens (attention, gated delta, short convolution), by the one keyword argument `segments`. A layer that mixes tokens and is not given one must
+raise (`require`), because a lost argument would otherwise train on leaking state in silence.
+
+    >>> segments = Segments.from_lengths([3, 5])
+    >>> segments.cu_seqlens.tolist(), segments.seq_idx.tolist(), segments.num_segments
+    ([0, 3, 8], [[0, 0, 0, 1, 1, 1, 1, 1]], 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segments:
+    """Boundaries of one flattened pass.
+
+    cu_seqlens: int32 [M·S+1] on the device: the real boundaries first (0, strictly increasing, up to T), the rest repeats T. Its shape never
+        changes in a run; a kernel that cannot take repeats cuts it to `[: num_segments + 1]`.
+    cu_seqlens_cpu: the same values on the host, so that a kernel which plans its grid need not copy them back from the device.
+    seq_idx: int32 [1, T] on the device: the number of each token's segment, from 0.
+    num_segments: host integer, segments in use (pad tails counted).
+    max_segment_len: host integer, constant over a run: no segment is longer (pad tails counted).
+    boundaries, boundaries_cpu: cu_seqlens and cu_seqlens_cpu without their unused places, int32 [num_segments+1]. Views made once, so that
+        every layer of a pass hands on the same two objects: libraries that plan a kernel's grid cache the plan by tensor identity.
+    """
+
+    cu_seqlens: Tensor
+    cu_seqlens_cpu: Tensor
+    seq_idx: Tensor
+    num_segments: int
+    max_segment_len: int
+    boundaries: Tensor = field(init=False, repr=False)
+    boundaries_cpu: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "boundaries", self.cu_seqlens[: self.num_segments + 1])
+        object.__setattr__(self, "boundaries_cpu", self.cu_seqlens_cpu[: self.num_segments + 1])
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens in each segment in use, on the host (no device is asked)."""
+        return torch.diff(self.boundaries_cpu).tolist()
+
+    @property
+    def num_tokens(self) -> int:
+        """T, the tokens of the whole pass."""
+        return self.seq_idx.shape[1]
+
+    def to(self, device: torch.device | str) -> Segments:
+        """The same segments with the device's tensors on another device; what lies on the host stays there."""
+        return Segments(
+            cu_seqlens=self.cu_seqlens.to(device),
+            cu_seqlens_cpu=self.cu_seqlens_cpu,
+            seq_idx=self.seq_idx.to(device),
+            num_segments=self.num_segments,
+            max_segment_len=self.max_segment_len,
+        )
+
+    @classmethod
+    def from_lengths(
+        cls, lengths: Sequence[int], *, max_segments: int | None = None, max_segment_len: int | None = None
+    ) -> Segments:
+        """Segments that lie one behind the other with these lengths (tokens, each at least 1), on the CPU."""
+        if not lengths or min(lengths) < 1:
+            raise ValueError(f"segment lengths must be positive, got {list(lengths)}")
+        places = len(lengths) if max_segments is None else max_segments
+        if places < len(lengths):
+            raise ValueError(f"{len(lengths)} segments do not fit {places} places")
+        ends = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
+        cu_seqlens = torch.full((places + 1,), int(ends[-1]), dtype=torch.int32)
+        cu_seqlens[0] = 0
+        cu_seqlens[1 : len(lengths) + 1] = ends
+        seq_idx = torch.repeat_interleave(
+            torch.arange(len(lengths), dtype=torch.int32), torch.tensor(lengths, dtype=torch.int64)
+        )
+        return cls(
+            cu_seqlens=cu_seqlens,
+            cu_seqlens_cpu=cu_seqlens,
+            seq_idx=seq_idx[None],
+            num_segments=len(lengths),
+            max_segment_len=max(lengths) if max_segment_len is None else max_segment_len,
+        )
+
+
+class LostSegmentsError(RuntimeError):
+    """A layer that mixes tokens was not told where segments end."""
+
+
+def require(segments: Segments | None, layer: str) -> Segments:
+    """The segments a layer was given; raises LostSegmentsError, naming the layer, where the argument was lost on the way."""
+    if segments is None:
+        raise LostSegmentsError(
+            f"{layer} was called without `segments`, so its tokens would run from one example into the next "
+            "(what calls it drops keyword arguments)."
+        )
+    return segments
