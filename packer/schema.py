@@ -114,6 +114,7 @@ def broken_rule(batch: RowBatch, *, pad_id: int, vocab_size: int) -> tuple[int, 
     first_tokens[starts] = True
     ids = batch.input_ids
     for rule, broken in (
+        ("only the last segment may be a pad tail", (is_tail & (place != used[:, None] - 1)).any(axis=1)),
         (
             "position_ids must restart at 0 in each segment",
             (batch.position_ids != expected.reshape(rows, capacity)).any(axis=1),
@@ -124,7 +125,6 @@ def broken_rule(batch: RowBatch, *, pad_id: int, vocab_size: int) -> tuple[int, 
         ),
         ("loss_mask must be false on the pad tail", (batch.loss_mask & in_tail).any(axis=1)),
         ("the pad tail must hold the pad id", (in_tail & (ids != pad_id)).any(axis=1)),
-        ("only the last segment may be a pad tail", (is_tail & (place != used[:, None] - 1)).any(axis=1)),
         ("example_ids must be -1 past the segments in use", (~live & (batch.example_ids != -1)).any(axis=1)),
         ("num_examples must be the segments less the pad tail", batch.num_examples != used - is_tail.sum(axis=1)),
         ("num_supervised must count the loss mask", batch.num_supervised != batch.loss_mask.sum(axis=1)),

@@ -63,17 +63,24 @@ def test_roles_go_by_their_usual_names_in_any_case(role: str) -> None:
 
 def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"text": "b"}, "c"]
-    assert canonical({"messages": [USER, {"role": "assistant", "content": parts}]}, column="messages")[1]["content"] == "abc"
+    assert (
+        canonical({"messages": [USER, {"role": "assistant", "content": parts}]}, column="messages")[1]["content"]
+        == "abc"
+    )
 
 
 def test_null_content_beside_a_tool_call_is_empty_text() -> None:
-    messages = canonical({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]}, column="messages")
+    messages = canonical(
+        {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]}, column="messages"
+    )
     assert messages[1]["content"] == ""
 
 
 def test_tool_arguments_are_the_same_from_a_string_and_from_an_object() -> None:
     as_text = {"type": "function", "function": {"name": "f", "arguments": json.dumps({"x": 1})}}
-    both = [canonical({"messages": [USER, {**ANSWER, "tool_calls": [call]}]}, column="messages") for call in (CALL, as_text)]
+    both = [
+        canonical({"messages": [USER, {**ANSWER, "tool_calls": [call]}]}, column="messages") for call in (CALL, as_text)
+    ]
     assert both[0] == both[1]
 
 
@@ -95,11 +102,21 @@ def test_the_row_given_is_left_as_it_was() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["role", "content", "messages", "tool_calls", "text", "x"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["role", "content", "messages", "tool_calls", "text", "x"]), inner)
+    ),
     max_leaves=12,
 )
 messages = st.lists(
-    st.fixed_dictionaries({}, optional={"role": st.sampled_from(["user", "assistant", "tool", "gpt", "x"]) | json_values, "content": json_values, "tool_calls": json_values}),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "role": st.sampled_from(["user", "assistant", "tool", "gpt", "x"]) | json_values,
+            "content": json_values,
+            "tool_calls": json_values,
+        },
+    ),
     max_size=4,
 )
 

@@ -35,7 +35,9 @@ def tiny() -> Tokenizer:
 
 def renderer(tokenizer: Tokenizer, template: str | None = None, *, train_on: str = "assistant") -> Renderer:
     source = template or tokenizer.chat_template
-    return Renderer(tokenizer, ChatTemplate(source, special_tokens=tokenizer.special_tokens), train_on=train_on, column="messages")
+    return Renderer(
+        tokenizer, ChatTemplate(source, special_tokens=tokenizer.special_tokens), train_on=train_on, column="messages"
+    )
 
 
 def one(example: Example | Rejected) -> Example:
@@ -46,7 +48,9 @@ def one(example: Example | Rejected) -> Example:
 def expected_targets(row: dict, reference) -> str:
     """What the assistant wrote. A newline at its very front may share a token with the header's newline; that token is given, not written."""
     texts = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
-    return "".join(reference.decode(tail_ids(reference, text)) if text.startswith("\n") else text + "<|im_end|>" for text in texts)
+    return "".join(
+        reference.decode(tail_ids(reference, text)) if text.startswith("\n") else text + "<|im_end|>" for text in texts
+    )
 
 
 def hold_against_transformers(rows: list[dict], folder: Path) -> None:
@@ -54,7 +58,10 @@ def hold_against_transformers(rows: list[dict], folder: Path) -> None:
     ours, theirs = load_tokenizer(str(folder)), AutoTokenizer.from_pretrained(folder)
     for row, outcome in zip(rows, renderer(ours).examples(rows), strict=True):
         example = one(outcome)
-        assert example.ids.tolist() == theirs.apply_chat_template(row["messages"], tokenize=True, return_dict=True)["input_ids"]
+        assert (
+            example.ids.tolist()
+            == theirs.apply_chat_template(row["messages"], tokenize=True, return_dict=True)["input_ids"]
+        )
         assert theirs.decode(example.ids[example.loss_mask]) == expected_targets(row, theirs)
 
 
@@ -96,7 +103,9 @@ def test_generation_tags_mean_what_they_mean_to_transformers(tiny: Tokenizer) ->
         ("m.content.rstrip('\\n')", "  answer \n\n", "  answer "),
     ],
 )
-def test_a_template_that_strips_the_text_still_has_exact_targets(tiny: Tokenizer, strip: str, text: str, kept: str) -> None:
+def test_a_template_that_strips_the_text_still_has_exact_targets(
+    tiny: Tokenizer, strip: str, text: str, kept: str
+) -> None:
     template = CHATML.replace("m.content", f"({strip})")
     example = one(renderer(tiny, template).examples([chat("q", text, "q", "plain")])[0])
     assert tiny.decode(example.ids[example.loss_mask].tolist()) == f"{kept}<|im_end|>plain<|im_end|>"
@@ -104,7 +113,9 @@ def test_a_template_that_strips_the_text_still_has_exact_targets(tiny: Tokenizer
 
 def test_a_template_that_rewrites_the_text_is_refused_not_guessed(tiny: Tokenizer) -> None:
     template = CHATML.replace("m.content", "(m.content | replace('é', 'e'))")
-    kept, refused = renderer(tiny, template.replace("'é', 'e'", "'café', 'coffee'")).examples([chat("q", "tea"), chat("q", "a café")])
+    kept, refused = renderer(tiny, template.replace("'é', 'e'", "'café', 'coffee'")).examples(
+        [chat("q", "tea"), chat("q", "a café")]
+    )
     assert isinstance(kept, Example)
     assert isinstance(refused, Example), "the words around a replaced one keep their place, so this one is provable"
     upper = CHATML.replace("m.content", "(m.content[:3])")
@@ -115,7 +126,9 @@ def test_a_template_that_rewrites_the_text_is_refused_not_guessed(tiny: Tokenize
 
 def test_what_the_template_writes_before_an_answer_is_no_target(tiny: Tokenizer) -> None:
     """An empty think block that the template inserts would otherwise be learnt as if the model had written it."""
-    template = CHATML.replace("m.role + '\\n'", "m.role + '\\n' + ('<think>\\n\\n</think>\\n\\n' if m.role == 'assistant' else '')")
+    template = CHATML.replace(
+        "m.role + '\\n'", "m.role + '\\n' + ('<think>\\n\\n</think>\\n\\n' if m.role == 'assistant' else '')"
+    )
     example = one(renderer(tiny, template).examples([chat("q", "answer")])[0])
     assert "<think>" in tiny.decode(example.ids.tolist())
     assert tiny.decode(example.ids[example.loss_mask].tolist()) == "answer<|im_end|>"
@@ -177,9 +190,17 @@ def test_a_template_that_raises_rejects_the_row_and_not_the_build(tiny: Tokenize
     ("template", "why"),
     [
         ("{{ messages[0].content }}", "cannot render a plain conversation"),
-        ("{% generation %}{% endgeneration %}{% for m in messages %}{{ m.content }}{% endfor %}", "never learn to stop"),
+        (
+            "{% generation %}{% endgeneration %}{% for m in messages %}{{ m.content }}{% endfor %}",
+            "never learn to stop",
+        ),
         ("{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}", "never learn to stop"),
-        (TAGGED.replace("{{ m.content + '<|im_end|>' }}{% endgeneration %}", "{{ m.content }}{% endgeneration %}<|im_end|>"), "never learn to stop"),
+        (
+            TAGGED.replace(
+                "{{ m.content + '<|im_end|>' }}{% endgeneration %}", "{{ m.content }}{% endgeneration %}<|im_end|>"
+            ),
+            "never learn to stop",
+        ),
         (
             "{% generation %}{% for m in messages %}{{ m.content + '<|im_end|>' }}{% endfor %}{% endgeneration %}",
             "counts the user's text",
@@ -220,7 +241,10 @@ def test_any_text_is_exactly_right_or_refused(turns: list[tuple[str, str]]) -> N
     if isinstance(outcome, Rejected):
         assert outcome.reason in ("empty_answer", "control_token", "private_use")
         return
-    assert outcome.ids.tolist() == reference.apply_chat_template(row["messages"], tokenize=True, return_dict=True)["input_ids"]
+    assert (
+        outcome.ids.tolist()
+        == reference.apply_chat_template(row["messages"], tokenize=True, return_dict=True)["input_ids"]
+    )
     # Independent of spans and bytes: encode what the assistant said by itself, where the merges cannot reach over the borders of the turn.
     assert outcome.loss_mask.sum() == sum(len(tail_ids(reference, text)) for _, text in turns)
 
@@ -238,4 +262,6 @@ def tail_ids(reference, text: str) -> list[int]:
     """The ids that a turn adds to its header, less those that also hold a piece of the header."""
     header = "<|im_start|>assistant\n"
     whole = reference(header + text + "<|im_end|>", add_special_tokens=False, return_offsets_mapping=True)
-    return [i for i, (start, _) in zip(whole["input_ids"], whole["offset_mapping"], strict=True) if start >= len(header)]
+    return [
+        i for i, (start, _) in zip(whole["input_ids"], whole["offset_mapping"], strict=True) if start >= len(header)
+    ]
