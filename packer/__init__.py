@@ -19,17 +19,18 @@ from packer.errors import UserError
 if TYPE_CHECKING:
     from packer.config import BuildConfig
     from packer.manifest import Manifest
+    from packer.progress import Progress
     from packer.shards import Corpus
 
 __version__ = "0.1.0"
 __all__ = ["UserError", "build", "open"]
 
 
-def build(config: BuildConfig) -> Manifest:
+def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
     """Builds a folder of packed shards and returns its manifest; raises UserError on wrong input, GateError on too great a loss."""
-    from packer.build import build as run_build
+    from packer.pipeline import build as run_build
 
-    return run_build(config)
+    return run_build(config, progress)
 
 
 def open(path: str | Path, *, split: str = "train") -> Corpus:  # noqa: A001  # packer.open reads as it should

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from packer import __version__
-from packer.console import Commands, config_option, context_settings, to_toml
+from packer.console import Commands, config_option, context_settings, resolved_toml
 from packer.errors import UserError
 
 
@@ -85,17 +85,11 @@ def build(dataset: tuple[str, ...], out: Path, dry_run: bool, quiet: bool, **opt
     \b
     packer build chats.jsonl --tokenizer path/to/tokenizer --capacity 4096 -o data/packed
     """
-    from packer.build import build as run_build
     from packer.config import BuildConfig
+    from packer.pipeline import build as run_build
     from packer.progress import console_progress
     from packer.report import print_build
 
-    if dry_run:
-        values = {
-            "out": str(out),
-            **{name: str(value) if isinstance(value, Path) else value for name, value in options.items()},
-        }
-        resolved = {name: value for name, value in values.items() if isinstance(value, str | int)}
     config = BuildConfig(
         datasets=dataset,
         out=out,
@@ -105,7 +99,9 @@ def build(dataset: tuple[str, ...], out: Path, dry_run: bool, quiet: bool, **opt
         **options,  # type: ignore[arg-type]  # click has converted each to the field's type
     )
     if dry_run:
-        click.echo(f"# packer build {' '.join(dataset)} --config FILE\n{to_toml(resolved)}", nl=False)
+        click.echo(
+            f"# packer build {' '.join(dataset)} --config FILE\n{resolved_toml(click.get_current_context())}", nl=False
+        )
         return
     manifest = run_build(config, console_progress(quiet=quiet))
     if not quiet:

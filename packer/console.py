@@ -169,6 +169,15 @@ def _load_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
     ctx.default_map = {**(ctx.default_map or {}), **values}
 
 
+def resolved_toml(ctx: click.Context, *, leave_out: Iterable[str] = ("dry_run", "quiet")) -> str:
+    """The options of a command as they were resolved, in the order of its help, as a TOML file that `--config` reads back."""
+    options = [
+        str(param.name) for param in ctx.command.params if isinstance(param, click.Option) and param.expose_value
+    ]
+    values = {name: ctx.params[name] for name in options if name not in leave_out}
+    return to_toml({name: str(value) if isinstance(value, Path) else value for name, value in values.items()})
+
+
 def to_toml(values: Mapping[str, TomlValue | None]) -> str:
     """Options as a TOML file that `--config` reads back; those without a value are left out."""
 

@@ -52,8 +52,9 @@ def resolve(config: BuildConfig) -> Inputs:
         try:
             template: str | None = config.chat_template.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
             raise UserError(
-                f"--chat-template {config.chat_template}: cannot be read ({error})",
+                f"--chat-template {config.chat_template}: cannot be read ({why})",
                 "give a jinja template as a text file",
             ) from None
     else:

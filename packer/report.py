@@ -98,7 +98,7 @@ def _splits(console: Console, stats: Stats) -> None:
             "segments a row, mean / max / S",
             [f"{s.segments_per_row.mean:.1f} / {s.segments_per_row.max} / {s.max_segments}" for s in columns],
         ),
-        ("tokens an example, mean", [f"{split.length.mean:,.0f}" for split in columns]),
+        ("tokens an example: mean", [f"{split.length.mean:,.0f}" for split in columns]),
         (
             "  p50 / p90 / p99 / max",
             [f"{s.length.p50:,} / {s.length.p90:,} / {s.length.p99:,} / {s.length.max:,}" for s in columns],

