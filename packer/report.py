@@ -81,7 +81,7 @@ def _splits(console: Console, stats: Stats) -> None:
         ("rows", [f"{split.rows:,} of {split.capacity:,} slots" for split in columns]),
         ("density (tokens / slots)", [f"{split.density:.3%}" for split in columns]),
         (
-            "rows above the lower bound",
+            "above the lower bound",
             [f"{split.rows - split.lower_bound_rows:,} of {split.lower_bound_rows:,}" for split in columns],
         ),
         ("examples", [f"{split.examples:,}" for split in columns]),
@@ -95,13 +95,13 @@ def _splits(console: Console, stats: Stats) -> None:
         ),
         ("pad tokens", [f"{split.pad_tokens:,}" for split in columns]),
         (
-            "segments a row, mean / max / S",
-            [f"{s.segments_per_row.mean:.1f} / {s.segments_per_row.max} / {s.max_segments}" for s in columns],
+            "segments a row: mean/max/S",
+            [f"{s.segments_per_row.mean:.1f}/{s.segments_per_row.max}/{s.max_segments}" for s in columns],
         ),
         ("tokens an example: mean", [f"{split.length.mean:,.0f}" for split in columns]),
         (
-            "  p50 / p90 / p99 / max",
-            [f"{s.length.p50:,} / {s.length.p90:,} / {s.length.p99:,} / {s.length.max:,}" for s in columns],
+            "  p50/p90/p99/max",
+            [f"{s.length.p50}/{s.length.p90}/{s.length.p99}/{s.length.max}" for s in columns],
         ),
     ):
         table.add_row(label, *cells)
