@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -33,6 +34,15 @@ def _share(text: str, option: str) -> Fraction:
     return number / 100 if text.strip().endswith("%") else number
 
 
+def _date(text: object) -> datetime.date | None:
+    if text is None:
+        return None
+    try:
+        return datetime.date.fromisoformat(str(text))
+    except ValueError:
+        raise UserError(f"--template-date {text}: not a date", "write it as --template-date 2026-01-31") from None
+
+
 def _segments(text: str) -> int | None:
     """ "auto" → None, otherwise a number."""
     if text.strip().lower() == "auto":
@@ -54,10 +64,19 @@ def _segments(text: str) -> int | None:
 )
 @click.option("--revision", help="Revision of the hub data set.")
 @click.option("--limit", type=int, help="Read only the first N conversations.")
-@click.option("--column", default="messages", help="Column that holds the messages.")
+@click.option(
+    "--format",
+    default="auto",
+    help="How rows are read: auto, messages, sharegpt, prompt-completion, instruction or text. auto takes the first that a row has the columns of.",
+)
+@click.option("--column", help="Column that holds the messages (or the text).  [default: as the format has it]")
 @click.option("--tokenizer", default="Qwen/Qwen3.8-27B", help="Hub name, or a folder with a tokenizer.json.")
 @click.option(
     "--chat-template", type=click.Path(path_type=Path), help="Jinja template to use instead of the tokenizer's."
+)
+@click.option(
+    "--template-date",
+    help="Date for templates that print today's, e.g. 2026-01-31.  [default: such templates are refused]",
 )
 @click.option("--capacity", type=int, default=8192, help="Slots (tokens) a row: a multiple of 64.")
 @click.option(
@@ -65,7 +84,16 @@ def _segments(text: str) -> int | None:
 )
 @click.option("--strategy", default="bfd", help="bfd (best-fit decreasing) or sequential.")
 @click.option("--train-on", default="assistant", help="What is a target: assistant, last (its last turn only) or all.")
-@click.option("--overlong", default="drop", help="Conversations longer than a row: drop (counted) or error.")
+@click.option(
+    "--control-tokens",
+    default="split",
+    help="Text that spells a control token: split (encoded as text), reject or keep.",
+)
+@click.option(
+    "--overlong",
+    default="drop",
+    help="Conversations longer than a row: drop (counted), truncate (whole turns off the end), split or error.",
+)
 @click.option("--max-loss", default="1%", help="Fail if more than this share of conversations or tokens is left out.")
 @click.option("--workers", type=int, default=0, help="Processes that tokenize; 0: one a core.")
 @click.option("--seed", type=int, default=0, help="Seed of the order of rows.")
@@ -96,6 +124,7 @@ def build(dataset: tuple[str, ...], out: Path, dry_run: bool, quiet: bool, **opt
         eval_fraction=_share(str(options.pop("eval_fraction")), "--eval-fraction"),
         max_loss=_share(str(options.pop("max_loss")), "--max-loss"),
         max_segments=_segments(str(options.pop("max_segments"))),
+        template_date=_date(options.pop("template_date")),
         **options,  # type: ignore[arg-type]  # click has converted each to the field's type
     )
     if dry_run:

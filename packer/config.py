@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
+from packer.controls import Policy
 from packer.errors import UserError
+from packer.formats import Format, Layout
+from packer.overlong import Overlong
 from packer.plan import Strategy
-from packer.render import TrainOn
+from packer.render import Policies, TrainOn
 from packer.schema import CAPACITY_MULTIPLE, ROWS_PER_BATCH, SEGMENTS_MULTIPLE
 from packer.tokenizer import DEFAULT_TOKENIZER
 
-Overlong = Literal["drop", "error"]
 _SHARD_BYTES = 256 << 20
 _BYTES_A_TOKEN = 6.14
 
@@ -30,13 +33,16 @@ class BuildConfig:
     eval_fraction: Fraction = Fraction(0)
     revision: str | None = None
     limit: int | None = None
-    column: str = "messages"
+    format: Format = "auto"
+    column: str | None = None
     tokenizer: str = DEFAULT_TOKENIZER
     chat_template: Path | None = None
+    template_date: datetime.date | None = None
     capacity: int = 8192
     max_segments: int | None = None
     strategy: Strategy = "bfd"
     train_on: TrainOn = "assistant"
+    control_tokens: Policy = "split"
     overlong: Overlong = "drop"
     max_loss: Fraction = Fraction(1, 100)
     workers: int = 0
@@ -81,6 +87,8 @@ class BuildConfig:
             ("--strategy", self.strategy, get_args(Strategy)),
             ("--train-on", self.train_on, get_args(TrainOn)),
             ("--overlong", self.overlong, get_args(Overlong)),
+            ("--format", self.format, get_args(Format)),
+            ("--control-tokens", self.control_tokens, get_args(Policy)),
         ):
             if value not in known:
                 raise UserError(f"{option} {value}: must be one of {', '.join(known)}", f"try {option} {known[0]}")
@@ -97,13 +105,21 @@ class BuildConfig:
     def worker_count(self) -> int:
         return self.workers or os.cpu_count() or 1
 
+    @property
+    def policies(self) -> Policies:
+        layout = Layout(format=self.format, column=self.column)
+        return Policies(layout=layout, train_on=self.train_on, control_tokens=self.control_tokens)
+
     def row_options(self) -> dict[str, str | int]:
         """The options that can change a row, as the manifest keeps them (integers and strings only)."""
         return {
-            "column": self.column,
+            "column": self.column or "",
+            "control_tokens": self.control_tokens,
             "eval_fraction": str(self.eval_fraction),
+            "format": self.format,
             "limit": self.limit or 0,
             "max_segments": "auto" if self.max_segments is None else self.max_segments,
             "overlong": self.overlong,
+            "template_date": str(self.template_date or ""),
             "train_on": self.train_on,
         }

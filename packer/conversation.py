@@ -1,15 +1,14 @@
-"""From a row of somebody's data set to a conversation in one canonical form, or to a named reason why not.
+"""Messages in one canonical form, or a named reason why not: whatever wire format they came in, a template sees the same.
 
-Every row is judged by itself: nothing is inferred from the rows before it, and no row can end the build.
-
-    >>> canonical({"messages": [{"role": "User ", "content": "hi"}, {"role": "assistant", "content": "ho", "tool_calls": None}]}, column="messages")
-    [{'role': 'user', 'content': 'hi'}, {'role': 'assistant', 'content': 'ho'}]
+>>> conversation([{"role": "User ", "content": "hi"}, {"role": "assistant", "content": "ho", "tool_calls": None}]).messages
+({'role': 'user', 'content': 'hi'}, {'role': 'assistant', 'content': 'ho'})
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 # JSON as a template sees it.
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
@@ -40,34 +39,63 @@ class Rejected(Exception):  # noqa: N818  # a verdict, not an error
         self.detail = detail
 
 
-def canonical(row: object, *, column: str) -> list[Message]:
-    """The messages of one row: roles by their usual names, text parts joined, null keys gone, tool arguments as objects.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conversation:
+    """What goes to the chat template. Messages before `first_target` are never trained on (the prompt of a prompt and completion)."""
 
-    Raises Rejected with one of: not_an_object, no_messages, empty, bad_message, bad_role, bad_content, image_or_audio, no_answer, empty_answer.
-    """
-    if not isinstance(row, dict):
-        raise Rejected("not_an_object", f"the row is {_kind(row)}, not an object")
-    if row.get(column) is None:
-        raise Rejected("no_messages", f"no column {column!r}; the row has: {', '.join(map(str, row)) or 'nothing'}")
-    raw = row[column]
+    messages: tuple[Message, ...]
+    tools: Json = None
+    first_target: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlainText:
+    """Text that no chat template touches: only the completion is trained on, and one EOS closes it."""
+
+    prompt: str
+    completion: str
+
+
+def conversation(raw: object, *, tools: object = None, first_target: int = 0) -> Conversation:
+    """A list of raw messages as a conversation, or Rejected with why not."""
     if not isinstance(raw, list):
-        raise Rejected("bad_message", f"{column!r} is {_kind(raw)}, not a list of messages")
+        raise Rejected("bad_message", f"the messages are {kind_of(raw)}, not a list")
     if not raw:
-        raise Rejected("empty", f"{column!r} is an empty list")
-    messages = [_message(message, place) for place, message in enumerate(raw)]
-    answers = [message for message in messages if message["role"] == "assistant"]
-    if not answers:
-        raise Rejected("no_answer", "no message of the assistant")
+        raise Rejected("empty", "the list of messages is empty")
+    messages = tuple(_message(message, place) for place, message in enumerate(raw))
+    if not any(message["role"] == "assistant" for message in messages[first_target:]):
+        raise Rejected("no_answer", "no message of the assistant to train on")
     for place, message in enumerate(messages):
         if message["role"] == "assistant" and not message.get("tool_calls") and not str(message["content"]).strip():
             raise Rejected("empty_answer", f"message {place}: the assistant says nothing")
-    return messages
+    return Conversation(messages=messages, tools=_tools(tools), first_target=first_target)
+
+
+def text_of(value: object, column: str) -> str:
+    """The text in a column; Rejected where it is none."""
+    if not isinstance(value, str):
+        raise Rejected("bad_content", f"column {column!r} is {kind_of(value)}, not text")
+    return _whole_characters(value, f"column {column!r}")
+
+
+def _tools(tools: object) -> Json:
+    """Tool definitions: a list, or JSON text that holds one."""
+    if isinstance(tools, str) and tools.strip():
+        try:
+            tools = json.loads(tools)
+        except json.JSONDecodeError as error:
+            raise Rejected("bad_message", f"tools is text, but not JSON: {error.msg}") from None
+    if not tools:
+        return None
+    if not isinstance(tools, list):
+        raise Rejected("bad_message", f"tools is {kind_of(tools)}, not a list")
+    return [_plain(tool) for tool in tools]
 
 
 def _message(raw: object, place: int) -> Message:
     if not isinstance(raw, dict):
-        raise Rejected("bad_message", f"message {place} is {_kind(raw)}, not an object")
-    # Arrow gives every message every key that any message has, null where it had none; templates take a null for a value.
+        raise Rejected("bad_message", f"message {place} is {kind_of(raw)}, not an object")
+    # A null key is no key: templates take it for a value.
     message: Message = {str(key): _plain(value) for key, value in raw.items() if value is not None}
     role = message.get("role")
     if not isinstance(role, str):
@@ -79,13 +107,23 @@ def _message(raw: object, place: int) -> Message:
     if "tool_calls" in message:
         calls = message["tool_calls"]
         if not isinstance(calls, list):
-            raise Rejected("bad_message", f"message {place}: tool_calls is {_kind(calls)}, not a list")
+            raise Rejected("bad_message", f"message {place}: tool_calls is {kind_of(calls)}, not a list")
         if calls:
             message["tool_calls"] = [_tool_call(call) for call in calls]
         else:
             del message["tool_calls"]
     message["content"] = _content(message, place)
+    _name_reasoning(message)
     return message
+
+
+def _name_reasoning(message: Message) -> None:
+    """Reasoning under every name that templates read: `reasoning_content`, and `thinking` as gpt-oss has it."""
+    keys = ("reasoning_content", "thinking", "reasoning")
+    reasoning = next((message[key] for key in keys if message.get(key) is not None), None)
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
+        message.setdefault("thinking", reasoning)
 
 
 def _content(message: Message, place: int) -> str:
@@ -95,9 +133,9 @@ def _content(message: Message, place: int) -> str:
             return ""
         raise Rejected("bad_content", f"message {place}: content is null")
     if isinstance(content, str):
-        return _whole_characters(content, place)
+        return _whole_characters(content, f"message {place}")
     if not isinstance(content, list):
-        raise Rejected("bad_content", f"message {place}: content is {_kind(content)}, not text")
+        raise Rejected("bad_content", f"message {place}: content is {kind_of(content)}, not text")
     texts = []
     for part in content:
         if isinstance(part, str):
@@ -105,18 +143,18 @@ def _content(message: Message, place: int) -> str:
         elif isinstance(part, dict) and isinstance(part.get("text"), str) and part.get("type", "text") == "text":
             texts.append(str(part["text"]))
         else:
-            kind = part.get("type", "unknown") if isinstance(part, dict) else _kind(part)
+            kind = part.get("type", "unknown") if isinstance(part, dict) else kind_of(part)
             raise Rejected("image_or_audio", f"message {place}: a part of type {kind!r}; only text can be packed")
-    return _whole_characters("".join(texts), place)
+    return _whole_characters("".join(texts), f"message {place}")
 
 
-def _whole_characters(text: str, place: int) -> str:
+def _whole_characters(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise Rejected(
             "bad_content",
-            f"message {place}: half a surrogate pair at character {error.start}, which no tokenizer can encode",
+            f"{where}: half a surrogate pair at character {error.start}, which no tokenizer can encode",
         ) from None
     return text
 
@@ -145,17 +183,18 @@ def _with_object_arguments(call: dict[str, Json]) -> dict[str, Json]:
 
 
 def _plain(value: object) -> Json:
-    """A value as plain JSON, null keys gone at every depth; what JSON does not know is written as text."""
+    """A value as plain JSON; what JSON does not know is written as text."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items() if item is not None}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return str(value)
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """What a value is, in a word for people."""
     names = {
         dict: "an object",
         list: "a list",

@@ -6,12 +6,14 @@ slice_ = encode(RawSlice(source=0, is_eval=False, rows=rows))
 
 from __future__ import annotations
 
+import datetime
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from packer.conversation import Rejected
-from packer.render import Renderer, TrainOn
+from packer.render import Example, Policies, Renderer
 from packer.source import RawRow
 from packer.template import ChatTemplate
 from packer.tokenizer import load_tokenizer
@@ -25,8 +27,8 @@ class EncodeSettings:
     tokenizer: str
     tokenizer_revision: str | None
     template: str
-    train_on: TrainOn
-    column: str
+    template_date: datetime.date | None
+    policies: Policies
     eval_fraction: Fraction
 
 
@@ -52,18 +54,19 @@ class Reject:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodedSlice:
-    """places: for people, one a conversation in `tokens`."""
+    """places: for people, one a conversation in `tokens`. control_tokens: (role, token) → how often the texts spelled it."""
 
     tokens: TokenSlice
     places: tuple[str, ...]
     rejects: tuple[Reject, ...]
+    control_tokens: Counter[tuple[str, str]]
 
 
 def make_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]:
     """Loads the tokenizer, compiles the template, probes it, and returns the function that encodes slices."""
     tokenizer = load_tokenizer(settings.tokenizer, revision=settings.tokenizer_revision)
-    template = ChatTemplate(settings.template, special_tokens=tokenizer.special_tokens)
-    renderer = Renderer(tokenizer, template, train_on=settings.train_on, column=settings.column)
+    template = ChatTemplate(settings.template, special_tokens=tokenizer.special_tokens, date=settings.template_date)
+    renderer = Renderer(tokenizer, template, settings.policies)
     # A hash below this belongs to the eval split: equal conversations have equal hashes, so no duplicate stands on both sides.
     eval_below = int(settings.eval_fraction * 2**64)
 
@@ -72,7 +75,9 @@ def make_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]
         outcomes = dict(
             zip((row.number for row in readable), renderer.examples([row.value for row in readable]), strict=True)
         )
-        ids, masks, numbers, places, is_eval, rejects = [], [], [], [], [], []
+        kept: list[tuple[RawRow, Example]] = []
+        rejects = []
+        spelled: Counter[tuple[str, str]] = Counter()
         for row in raw.rows:
             outcome = outcomes[row.number] if row.error is None else Rejected("not_json", row.error)
             if isinstance(outcome, Rejected):
@@ -81,13 +86,16 @@ def make_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]
                         source=raw.source, row=row.number, place=row.place, reason=outcome.reason, detail=outcome.detail
                     )
                 )
-                continue
-            ids.append(outcome.ids)
-            masks.append(outcome.loss_mask)
-            numbers.append(row.number)
-            places.append(row.place)
-            is_eval.append(raw.is_eval or outcome.content_hash < eval_below)
-        tokens = join_examples(source=raw.source, rows=numbers, is_eval=is_eval, ids=ids, masks=masks)
-        return EncodedSlice(tokens=tokens, places=tuple(places), rejects=tuple(rejects))
+            else:
+                kept.append((row, outcome))
+                spelled += outcome.control_tokens
+        tokens = join_examples(
+            source=raw.source,
+            rows=[row.number for row, _ in kept],
+            is_eval=[raw.is_eval or example.content_hash < eval_below for _, example in kept],
+            examples=[example for _, example in kept],
+        )
+        places = tuple(row.place for row, _ in kept)
+        return EncodedSlice(tokens=tokens, places=places, rejects=tuple(rejects), control_tokens=spelled)
 
     return encode

@@ -61,12 +61,8 @@ def resolve(config: BuildConfig) -> Inputs:
         template = tokenizer.chat_template
     if not template:
         raise UserError(f"--tokenizer {config.tokenizer}: has no chat template", "give one with --chat-template FILE")
-    renderer = Renderer(
-        tokenizer,
-        ChatTemplate(template, special_tokens=tokenizer.special_tokens),
-        train_on=config.train_on,
-        column=config.column,
-    )
+    chat_template = ChatTemplate(template, special_tokens=tokenizer.special_tokens, date=config.template_date)
+    renderer = Renderer(tokenizer, chat_template, config.policies)
     entries = tuple(
         Source(
             name=spec.name,
@@ -115,8 +111,8 @@ def encode_settings(config: BuildConfig, inputs: Inputs) -> EncodeSettings:
         tokenizer=str(inputs.tokenizer.folder),
         tokenizer_revision=None,
         template=inputs.template,
-        train_on=config.train_on,
-        column=config.column,
+        template_date=config.template_date,
+        policies=config.policies,
         eval_fraction=config.eval_fraction,
     )
 

@@ -7,8 +7,9 @@ stored = intake.account(encoded_slices, advance)          # passes tokens on, ke
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 
 import numpy as np
@@ -18,21 +19,27 @@ from packer.config import BuildConfig
 from packer.encode import EncodedSlice, RawSlice, Reject
 from packer.errors import GateError, UserError
 from packer.ledger import Books
+from packer.manifest import Ledger
+from packer.overlong import cut, targets
 from packer.progress import Progress
 from packer.source import SourceSpec
 from packer.tokens import TokenSlice
-from packer.types import BoolArray, Int64Array
+from packer.types import BoolArray, Int32Array, Int64Array
 
 _ROWS_A_SLICE = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examples:
-    """The conversations that go into rows, as numbers: their places in the token store [n], tokens, targets, and whether they are for eval."""
+    """What goes into rows, as numbers [n]: the place in the token store and the stretch of it (starts, lengths, in tokens), targets, which piece of its
+    conversation, whether it is for eval.
+    """
 
     stored: Int64Array
+    starts: Int64Array
     lengths: Int64Array
     supervised: Int64Array
+    piece: Int32Array
     is_eval: BoolArray
 
 
@@ -59,44 +66,69 @@ class Intake:
         self.books = Books()
         self.rejects: list[Reject] = []
         self.read = [0] * sources_count
+        self.control_tokens: Counter[tuple[str, str]] = Counter()
 
     def account(self, slices: Iterable[EncodedSlice], advance: Progress.Advance) -> Iterator[TokenSlice]:
         """Passes the tokens of each slice on and enters its conversations in the books; raises UserError on an over-long one if asked to."""
         stored = 0
         for encoded in slices:
             tokens = encoded.tokens
-            lengths = tokens.lengths.astype(np.int64)
-            inside = np.flatnonzero(lengths <= self._config.capacity)
-            for place in np.flatnonzero(lengths > self._config.capacity):
-                self._lose_overlong(encoded, int(place))
             for reject in encoded.rejects:
                 self.books.reject(reject.reason)
             self.rejects += encoded.rejects
-            self.books.take(conversations=len(inside), tokens=int(lengths[inside].sum()))
-            self._kept.append(
-                Examples(
-                    stored=stored + inside,
-                    lengths=lengths[inside],
-                    supervised=tokens.supervised[inside].astype(np.int64),
-                    is_eval=tokens.is_eval[inside],
-                )
-            )
-            stored += len(lengths)
-            count = len(lengths) + len(encoded.rejects)
-            self.read[encoded.tokens.source] += count
+            self.control_tokens += encoded.control_tokens
+            self._kept.append(self._cut(encoded, stored))
+            stored += len(tokens.lengths)
+            count = len(tokens.lengths) + len(encoded.rejects)
+            self.read[tokens.source] += count
             advance(count)
-            if len(lengths):
+            if len(tokens.lengths):
                 yield tokens
+
+    def _cut(self, encoded: EncodedSlice, stored: int) -> Examples:
+        """The pieces of a slice's conversations that go into rows; nearly always one each, all of it."""
+        tokens, capacity = encoded.tokens, self._config.capacity
+        mask, first = tokens.mask(), 0
+        turn_ends = np.split(tokens.turn_ends, np.cumsum(tokens.turns)[:-1]) if len(tokens.turns) else []
+        pieces: list[tuple[int, int, int, int, int, bool]] = []
+        for place, length in enumerate(tokens.lengths.tolist()):
+            its_mask = mask[first : first + length]
+            first += length
+            cuts = cut(length=length, turn_ends=turn_ends[place], capacity=capacity, policy=self._config.overlong)
+            kept = [(start, end, count) for start, end in cuts if (count := targets(its_mask, start, end))]
+            if not kept:
+                self._lose_overlong(encoded, place)
+                continue
+            inside = sum(end - start for start, end, _ in kept)
+            self.books.take(tokens=inside)
+            if inside < length:
+                self.books.lose_part(
+                    "truncated" if self._config.overlong == "truncate" else "split_off", tokens=length - inside
+                )
+            for piece, (start, end, count) in enumerate(kept):
+                pieces.append((stored + place, start, end - start, count, piece, bool(tokens.is_eval[place])))
+        table = np.array(pieces, dtype=np.int64).reshape(-1, 6)
+        return Examples(
+            stored=table[:, 0],
+            starts=table[:, 1],
+            lengths=table[:, 2],
+            supervised=table[:, 3],
+            piece=table[:, 4].astype(np.int32),
+            is_eval=table[:, 5].astype(bool),
+        )
 
     @property
     def examples(self) -> Examples:
         """All that go into rows, numbered in the order of the sources."""
-        return Examples(
-            stored=np.concatenate([part.stored for part in self._kept]),
-            lengths=np.concatenate([part.lengths for part in self._kept]),
-            supervised=np.concatenate([part.supervised for part in self._kept]),
-            is_eval=np.concatenate([part.is_eval for part in self._kept]),
-        )
+        names = [field.name for field in fields(Examples)]
+        return Examples(**{name: np.concatenate([getattr(part, name) for part in self._kept]) for name in names})
+
+    def ledger(self) -> Ledger:
+        """The books as the manifest keeps them."""
+        spelled: dict[str, dict[str, int]] = {}
+        for (role, token), count in self.control_tokens.items():
+            spelled.setdefault(role, {})[token] = count
+        return Ledger(conversations=self.books.conversations, tokens=self.books.tokens, control_tokens=spelled)
 
     def rejects_file(self) -> str:
         """rejects.jsonl: a line a conversation that did not go in, by source and row."""

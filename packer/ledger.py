@@ -33,6 +33,10 @@ class Books:
         self._count(self.conversations, "read", reason, 1)
         self._count(self.tokens, "encoded", reason, tokens)
 
+    def lose_part(self, reason: str, *, tokens: int) -> None:
+        """Tokens cut off a conversation that goes in."""
+        self._count(self.tokens, "encoded", reason, tokens)
+
     def reasons(self) -> dict[str, int]:
         """Conversations left out, by reason."""
         return {reason: count for reason, count in self.conversations.items() if reason not in ("read", "in")}

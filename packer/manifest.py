@@ -85,10 +85,13 @@ class Masking:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger:
-    """conversations: "read", "in" and each reason. tokens: "encoded", "in_rows" and each loss. Both add up, always."""
+    """conversations: "read", "in" and each reason. tokens: "encoded", "in_rows" and each loss. Both add up, always. control_tokens: by role, how
+    often each was spelled by a text that went in (and, unless they were kept, was encoded as text).
+    """
 
     conversations: Mapping[str, int]
     tokens: Mapping[str, int]
+    control_tokens: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,5 +237,9 @@ def _manifest(document: dict[str, object]) -> Manifest:
             key: value if isinstance(value, int) else str(value) for key, value in mapping(document["options"]).items()
         },
         splits=splits,
-        ledger=Ledger(conversations=counts(ledger["conversations"]), tokens=counts(ledger["tokens"])),
+        ledger=Ledger(
+            conversations=counts(ledger["conversations"]),
+            tokens=counts(ledger["tokens"]),
+            control_tokens={role: counts(tokens) for role, tokens in mapping(ledger["control_tokens"]).items()},
+        ),
     )

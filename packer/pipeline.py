@@ -23,7 +23,7 @@ from packer.files import write_text
 from packer.folder import claim
 from packer.inputs import Inputs, build_log, encode_settings, finished, resolve
 from packer.intake import Examples, Intake, raw_slices
-from packer.manifest import MANIFEST_NAME, Ledger, Manifest, Masking, Tokenizer, corpus_digest
+from packer.manifest import MANIFEST_NAME, Manifest, Masking, Tokenizer, corpus_digest
 from packer.plan import make_plan
 from packer.progress import Progress
 from packer.rows import PlannedSplit, RowShape, WrittenSplit, write_examples, write_split
@@ -135,7 +135,7 @@ def _manifest(
         seed=config.seed,
         strategy=config.strategy,
         splits=splits,
-        ledger=Ledger(conversations=intake.books.conversations, tokens=intake.books.tokens),
+        ledger=intake.ledger(),
         corpus_digest=corpus_digest(
             splits, capacity=config.capacity, max_segments=max_segments, pad_id=tokenizer.pad_id
         ),

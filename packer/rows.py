@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from packer.files import write_arrow
 from packer.intake import Examples
-from packer.layout import lay_out
+from packer.layout import Placed, lay_out
 from packer.manifest import Split
 from packer.plan import Plan, lower_bound
 from packer.progress import Progress
@@ -73,7 +73,7 @@ def write_split(
         nonlocal longest, max_token_id
         for start in range(first, end, ROWS_PER_BATCH):
             numbers = [chosen[plan.row(row)] for row in range(start, min(start + ROWS_PER_BATCH, end))]
-            placed = [[(int(number), *store[int(examples.stored[number])]) for number in row] for row in numbers]
+            placed = [[_piece(int(number), examples, store) for number in row] for row in numbers]
             batch = lay_out(placed, capacity=shape.capacity, max_segments=plan.max_segments, pad_id=shape.pad_id)
             longest = max(longest, int(np.diff(batch.cu_seqlens, axis=1).max()))
             max_token_id = max(max_token_id, int(batch.input_ids.max()))
@@ -106,6 +106,18 @@ def write_split(
     return WrittenSplit(split=split, max_segment_len=longest, max_token_id=max_token_id)
 
 
+def _piece(number: int, examples: Examples, store: TokenStore) -> Placed:
+    """An example's tokens and mask; a piece that begins inside a conversation has no target on its first token."""
+    ids, mask = store[int(examples.stored[number])]
+    start = int(examples.starts[number])
+    end = start + int(examples.lengths[number])
+    if start:
+        mask = mask[start:end].copy()
+        mask[0] = False
+        return number, ids[start:end], mask
+    return number, ids[:end], mask[:end]
+
+
 def write_examples(out: Path, store: TokenStore, examples: Examples) -> None:
     """examples/: where each example came from, its size, and the split it is in."""
     count = len(examples.lengths)
@@ -113,7 +125,7 @@ def write_examples(out: Path, store: TokenStore, examples: Examples) -> None:
         "example_id": np.arange(count),
         "source": store.column("source")[examples.stored],
         "row": store.column("row")[examples.stored],
-        "piece": np.zeros(count, dtype=np.int32),
+        "piece": examples.piece,
         "copy": np.zeros(count, dtype=np.int32),
         "tokens": examples.lengths,
         "supervised": examples.supervised,

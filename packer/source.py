@@ -176,7 +176,7 @@ def _rows_of_batches(path: Path, batches: Iterator[object]) -> Iterator[RawRow]:
     number = 0
     for batch in batches:
         for value in batch.to_pylist():  # type: ignore[attr-defined]  # a pyarrow.RecordBatch
-            yield RawRow(number=number, place=f"{path.name} row {number}", value=value)
+            yield RawRow(number=number, place=f"{path.name} row {number}", value=without_nulls(value))
             number += 1
 
 
@@ -208,6 +208,18 @@ def _read_hub(source: SourceSpec) -> Iterator[RawRow]:
                 number=number, place=f"{source.split} row {number}", value=dict(zip(names, values, strict=True))
             )
             number += 1
+
+
+def without_nulls(value: object) -> object:
+    """A value from a columnar file without its null keys: Arrow gives every struct every key that any of them has.
+
+    (In JSON a null was written by somebody, and stays where it is: in the arguments of a tool call it means something.)
+    """
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
 
 
 def _first_line(error: BaseException) -> str:

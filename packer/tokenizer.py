@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import unicodedata
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from packer.types import Int32Array, Int64Array
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
+    from tokenizers import Tokenizer as Backend
     from transformers import PreTrainedTokenizerFast
 
 DEFAULT_TOKENIZER = "Qwen/Qwen3.8-27B"
@@ -67,8 +69,14 @@ class Tokenizer:
         )
         self.eos_id: int | None = inner.eos_token_id
         self.bos_id: int | None = inner.bos_token_id
+        self.eos_text: str | None = inner.eos_token
         self.pad_id = _pad_id(inner, name)
         self._byte_lengths = _byte_lengths(self._backend, self.vocab_size)
+        self._plain: Backend | None = None
+        decoder = self._backend.get_added_tokens_decoder().items()
+        self._swallows_space = frozenset(i for i, token in decoder if token.lstrip or token.rstrip or token.single_word)
+        longest_first = sorted(self.added_tokens.values(), key=len, reverse=True)
+        self._added_pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     @property
     def digest(self) -> str:
@@ -96,8 +104,7 @@ class Tokenizer:
         ids = np.array(encoding.ids, dtype=np.int32)
         if self._byte_lengths is not None and (text.isascii() or unicodedata.is_normalized("NFC", text)):
             ends = np.cumsum(self._byte_lengths[ids], dtype=np.int64)
-            total = int(ends[-1]) if len(ends) else 0
-            if total == (len(text) if text.isascii() else len(text.encode())):
+            if (int(ends[-1]) if len(ends) else 0) == (len(text) if text.isascii() else len(text.encode())):
                 return Encoded(
                     ids=ids, starts=np.concatenate([[0], ends[:-1]]).astype(np.int64), ends=ends, unit="byte"
                 )
@@ -106,6 +113,54 @@ class Tokenizer:
         return Encoded(
             ids=np.array(slow.ids, dtype=np.int32), starts=offsets[:, 0], ends=offsets[:, 1], unit="character"
         )
+
+    def _without_added_tokens(self) -> Backend:
+        """The same tokenizer to which `<|im_end|>` is eleven characters."""
+        if self._plain is None:
+            from tokenizers import Tokenizer as Backend
+
+            description = json.loads(self._backend.to_str())
+            self._plain = Backend.from_str(json.dumps({**description, "added_tokens": [], "post_processor": None}))
+        return self._plain
+
+    def encode_literally(self, text: str, literal: Sequence[tuple[int, int]]) -> Encoded | None:
+        """Encodes one text in which the places [start, end) of `literal` only spell added tokens: there they are text.
+
+        What lies between two real added tokens is encoded by the same tokenizer without its added tokens. None where that cannot be done: the
+        vocabulary is not byte-level, a real added token swallows white space, or the spelled-out text still encodes to an added token's id.
+        """
+        if self._byte_lengths is None:
+            return None
+        plain = self._without_added_tokens()
+        taken_literally = np.zeros(len(text) + 1, dtype=bool)
+        for start, end in literal:
+            taken_literally[start:end] = True
+        by_text = {token: token_id for token_id, token in self.added_tokens.items()}
+        ids: list[int] = []
+        places: list[tuple[int, int]] = []
+        at = search_from = 0
+
+        def spell_out(start: int, end: int) -> bool:
+            encoded = plain.encode(text[start:end], add_special_tokens=False)
+            ids.extend(encoded.ids)
+            places.extend((start + first, start + last) for first, last in encoded.offsets)
+            return not self.added_tokens.keys() & set(encoded.ids)
+
+        while match := self._added_pattern.search(text, search_from):
+            if taken_literally[match.start() : match.end()].any():
+                # A real token may begin behind this one's first character: the next search finds it.
+                search_from = match.start() + 1
+                continue
+            token_id = by_text[match.group()]
+            if token_id in self._swallows_space or not spell_out(at, match.start()):
+                return None
+            ids.append(token_id)
+            places.append(match.span())
+            at = search_from = match.end()
+        if not spell_out(at, len(text)):
+            return None
+        offsets = np.array(places, dtype=np.int64).reshape(-1, 2)
+        return Encoded(ids=np.array(ids, dtype=np.int32), starts=offsets[:, 0], ends=offsets[:, 1], unit="character")
 
     def save(self, folder: Path) -> None:
         """Copies the tokenizer's files, byte for byte, into a folder."""

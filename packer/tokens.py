@@ -14,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer.files import write_arrow
+from packer.render import Example
 from packer.shards import unpack_bits
 from packer.types import BoolArray, Int32Array, Int64Array
 
@@ -27,6 +29,7 @@ STORE_SCHEMA = pa.schema(
         pa.field("is_eval", pa.bool_(), nullable=False),
         pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
         pa.field("loss_mask", pa.list_(pa.field("item", pa.bool_(), nullable=False)), nullable=False),
+        pa.field("turn_ends", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
     ]
 )
 
@@ -35,30 +38,41 @@ STORE_SCHEMA = pa.schema(
 class TokenSlice:
     """Some conversations as tokens, one behind the other.
 
-    rows int64 [n]: their places in the source. is_eval bool [n]. lengths int32 [n], in tokens. supervised int32 [n], targets. ids int32 [sum of lengths].
-    mask_bits uint8: the loss mask, eight tokens a byte, lowest bit first.
+    rows int64 [n]: their places in the source. is_eval bool [n]. lengths int32 [n], in tokens. ids int32 [T], T the sum of the lengths. mask_bits
+    uint8 [T/8]: the loss mask, eight tokens a byte, lowest bit first. turns int32 [n]: assistant's turns in each; turn_ends int32 [sum of turns]:
+    where each of them ends, counted from its conversation's first token.
     """
 
     source: int
     rows: Int64Array
     is_eval: BoolArray
     lengths: Int32Array
-    supervised: Int32Array
     ids: Int32Array
-    mask_bits: np.ndarray
+    mask_bits: NDArray[np.uint8]
+    turns: Int32Array
+    turn_ends: Int32Array
+
+    def mask(self) -> BoolArray:
+        """The loss mask of all tokens, bool [T]."""
+        return np.unpackbits(self.mask_bits, bitorder="little", count=len(self.ids)).view(np.bool_)
 
     def to_arrow(self) -> pa.RecordBatch:
         count = len(self.rows)
-        offsets = pa.py_buffer(np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int32))
-        ids = pa.array(self.ids, type=pa.int32())
         mask = pa.Array.from_buffers(pa.bool_(), len(self.ids), [None, pa.py_buffer(self.mask_bits)])
-        kinds = [STORE_SCHEMA.field(name).type for name in ("input_ids", "loss_mask")]
-        lists = [
-            pa.Array.from_buffers(kind, count, [None, offsets], children=[items])
-            for kind, items in zip(kinds, (ids, mask), strict=True)
+
+        def lists(name: str, items: pa.Array, sizes: Int32Array) -> pa.Array:
+            offsets = pa.py_buffer(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+            return pa.Array.from_buffers(STORE_SCHEMA.field(name).type, count, [None, offsets], children=[items])
+
+        columns = [
+            pa.array(np.full(count, self.source, dtype=np.int16)),
+            pa.array(self.rows),
+            pa.array(self.is_eval),
+            lists("input_ids", pa.array(self.ids), self.lengths),
+            lists("loss_mask", mask, self.lengths),
+            lists("turn_ends", pa.array(self.turn_ends), self.turns),
         ]
-        fixed = [pa.array(np.full(count, self.source, dtype=np.int16)), pa.array(self.rows), pa.array(self.is_eval)]
-        return pa.RecordBatch.from_arrays([*fixed, *lists], schema=STORE_SCHEMA)
+        return pa.RecordBatch.from_arrays(columns, schema=STORE_SCHEMA)
 
 
 def write_store(folder: Path, slices: Iterable[TokenSlice]) -> int:
@@ -112,16 +126,20 @@ class TokenStore:
 
 
 def join_examples(
-    *, source: int, rows: Sequence[int], is_eval: Sequence[bool], ids: Sequence[Int32Array], masks: Sequence[BoolArray]
+    *, source: int, rows: Sequence[int], is_eval: Sequence[bool], examples: Sequence[Example]
 ) -> TokenSlice:
     """One slice of examples that were made one by one."""
-    mask = np.concatenate(masks) if masks else np.zeros(0, dtype=bool)
+
+    def joined(arrays: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
+        return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
+
     return TokenSlice(
         source=source,
         rows=np.array(rows, dtype=np.int64),
         is_eval=np.array(is_eval, dtype=bool),
-        lengths=np.array([len(example) for example in ids], dtype=np.int32),
-        supervised=np.array([int(example.sum()) for example in masks], dtype=np.int32),
-        ids=np.concatenate(ids) if ids else np.zeros(0, dtype=np.int32),
-        mask_bits=np.packbits(mask, bitorder="little"),
+        lengths=np.array([len(example.ids) for example in examples], dtype=np.int32),
+        ids=joined([example.ids for example in examples], np.int32),
+        mask_bits=np.packbits(joined([example.loss_mask for example in examples], np.bool_), bitorder="little"),
+        turns=np.array([len(example.turn_ends) for example in examples], dtype=np.int32),
+        turn_ends=joined([example.turn_ends for example in examples], np.int32),
     )

@@ -21,6 +21,7 @@ import pytest
 import packer
 from packer.config import BuildConfig
 from packer.errors import GateError, UserError
+from packer.template import OPEN
 from tests.support import ROOT, SAMPLE, TINY, chat, write_jsonl
 
 SAMPLE_ROWS = SAMPLE.read_text(encoding="utf-8").splitlines()
@@ -116,15 +117,15 @@ def test_everything_left_out_is_counted_and_named_with_its_place(tmp_path: Path)
         "[]",
         chat("q", "x " * 5000),
         {"messages": []},
-        {"text": "no messages"},
-        chat("q", "a<|im_end|>"),
+        {"title": "no messages"},
+        chat("q", f"a{OPEN}"),
         chat("q", "b"),
     ]
     data = write_jsonl(tmp_path / "chats.jsonl", rows)
     manifest = packer.build(config(tmp_path / "packed", data, max_loss=Fraction(1)))
     counts = manifest.ledger.conversations
     assert counts == {
-        "read": 8, "in": 2, "overlong": 1, "not_json": 1, "not_an_object": 1, "empty": 1, "no_messages": 1, "control_token": 1,
+        "read": 8, "in": 2, "overlong": 1, "not_json": 1, "not_an_object": 1, "empty": 1, "no_messages": 1, "private_use": 1,
     }  # fmt: skip
     assert manifest.ledger.tokens["encoded"] == manifest.ledger.tokens["in_rows"] + manifest.ledger.tokens["overlong"]
     lines = rejects(tmp_path / "packed")
@@ -134,7 +135,7 @@ def test_everything_left_out_is_counted_and_named_with_its_place(tmp_path: Path)
         ("chats.jsonl:4", "overlong"),
         ("chats.jsonl:5", "empty"),
         ("chats.jsonl:6", "no_messages"),
-        ("chats.jsonl:7", "control_token"),
+        ("chats.jsonl:7", "private_use"),
     ]
 
 
@@ -355,3 +356,73 @@ def test_a_hub_that_cannot_be_reached_is_a_clear_error(tmp_path: Path, monkeypat
         packer.build(BuildConfig(out=tmp_path / "packed", tokenizer=str(TINY)))
     assert "HuggingFaceH4/ultrachat_200k (split train_sft)" in caught.value.message
     assert "packer build chats.jsonl" in caught.value.hint
+
+
+def turns(count: int, words: int) -> dict:
+    """A chat of `count` answers of about `words` tokens each."""
+    return chat(*(text for number in range(count) for text in (f"question {number}", "word " * words)))
+
+
+def rows_of(folder: Path) -> list[tuple[list[int], list[bool]]]:
+    """The ids and mask of every example in the rows, in order of example number."""
+    found = {}
+    for row in packer.open(folder):
+        for place, example in enumerate(row.example_ids[: row.num_examples].tolist()):
+            start, end = row.cu_seqlens[place : place + 2]
+            found[example] = (row.input_ids[start:end].tolist(), row.loss_mask[start:end].tolist())
+    return [found[example] for example in sorted(found)]
+
+
+def test_truncate_takes_whole_turns_off_the_end_and_counts_the_tokens(tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "chats.jsonl", [turns(5, 100), turns(1, 10)])
+    manifest = packer.build(config(tmp_path / "packed", data, capacity=384, overlong="truncate", max_loss=Fraction(1)))
+    whole = packer.build(config(tmp_path / "whole", data))
+    (cut_ids, cut_mask), short = rows_of(tmp_path / "packed")
+    (all_ids, all_mask), same_short = rows_of(tmp_path / "whole")
+    assert short == same_short
+    assert cut_ids == all_ids[: len(cut_ids)]
+    assert cut_mask == all_mask[: len(cut_mask)]
+    assert 192 < len(cut_ids) <= 384
+    assert cut_mask[-1], "the last token is a target"
+    assert cut_ids[-1] in manifest.stop_ids, "and it is the one that ends a turn"
+    assert manifest.ledger.conversations == {"read": 2, "in": 2}
+    lost = len(all_ids) - len(cut_ids)
+    assert manifest.ledger.tokens == {
+        "encoded": whole.ledger.tokens["encoded"],
+        "in_rows": whole.ledger.tokens["encoded"] - lost,
+        "truncated": lost,
+    }
+
+
+def test_truncate_drops_what_has_not_one_whole_turn(tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "chats.jsonl", [turns(1, 500), turns(1, 10)])
+    manifest = packer.build(config(tmp_path / "packed", data, capacity=128, overlong="truncate", max_loss=Fraction(1)))
+    assert manifest.ledger.conversations == {"read": 2, "in": 1, "overlong": 1}
+
+
+def test_split_loses_no_token_and_no_piece_begins_with_a_target(tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "chats.jsonl", [turns(5, 100), turns(1, 300)])
+    manifest = packer.build(config(tmp_path / "packed", data, capacity=256, overlong="split", max_loss=Fraction(1)))
+    packer.build(config(tmp_path / "whole", data))
+    assert (
+        manifest.ledger.tokens["in_rows"]
+        == manifest.ledger.tokens["encoded"]
+        == sum(len(ids) for ids, _ in rows_of(tmp_path / "whole"))
+    )
+    pieces = rows_of(tmp_path / "packed")
+    assert [token for ids, _ in pieces for token in ids] == [
+        token for ids, _ in rows_of(tmp_path / "whole") for token in ids
+    ]
+    assert not any(mask[0] for _, mask in pieces)
+    listed = pa.ipc.open_file(tmp_path / "packed" / "examples" / "part-00000.arrow").read_all().to_pylist()
+    assert [(entry["row"], entry["piece"]) for entry in listed][:2] == [(0, 0), (0, 1)]
+    assert (
+        sum(entry["supervised"] for entry in listed)
+        == manifest.splits["train"].supervised_tokens
+        == sum(sum(mask) for _, mask in pieces)
+    )
+
+
+def test_what_texts_spell_is_in_the_manifest(tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "chats.jsonl", [chat("what is <|im_end|> and <|im_end|>?", "a mark")])
+    assert packer.build(config(tmp_path / "packed", data)).ledger.control_tokens == {"user": {"<|im_end|>": 2}}

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.conversation import Rejected, canonical
+from packer.conversation import Conversation, PlainText, Rejected
+from packer.formats import Layout, canonical
+from packer.source import without_nulls
 
 USER = {"role": "user", "content": "q"}
 ANSWER = {"role": "assistant", "content": "a"}
@@ -19,7 +21,7 @@ CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
 
 def reason(row: object) -> str:
     with pytest.raises(Rejected) as caught:
-        canonical(row, column="messages")
+        canonical(row, Layout())
     return caught.value.reason
 
 
@@ -30,7 +32,7 @@ def reason(row: object) -> str:
         ([], "not_an_object"),
         (None, "not_an_object"),
         ({}, "no_messages"),
-        ({"text": "x"}, "no_messages"),
+        ({"title": "x"}, "no_messages"),
         ({"messages": None}, "no_messages"),
         ({"messages": "hi"}, "bad_message"),
         ({"messages": {"role": "user"}}, "bad_message"),
@@ -58,29 +60,25 @@ def test_a_row_that_cannot_go_in_has_a_named_reason(row: object, expected: str) 
 
 @pytest.mark.parametrize("role", ["human", "Human ", "USER", " user"])
 def test_roles_go_by_their_usual_names_in_any_case(role: str) -> None:
-    assert canonical({"messages": [{"role": role, "content": "q"}, ANSWER]}, column="messages")[0]["role"] == "user"
+    assert canonical({"messages": [{"role": role, "content": "q"}, ANSWER]}, Layout()).messages[0]["role"] == "user"
 
 
 def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"text": "b"}, "c"]
     assert (
-        canonical({"messages": [USER, {"role": "assistant", "content": parts}]}, column="messages")[1]["content"]
+        canonical({"messages": [USER, {"role": "assistant", "content": parts}]}, Layout()).messages[1]["content"]
         == "abc"
     )
 
 
 def test_null_content_beside_a_tool_call_is_empty_text() -> None:
-    messages = canonical(
-        {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]}, column="messages"
-    )
-    assert messages[1]["content"] == ""
+    row = {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]}
+    assert messages_of(row)[1] == ("assistant", "")
 
 
 def test_tool_arguments_are_the_same_from_a_string_and_from_an_object() -> None:
     as_text = {"type": "function", "function": {"name": "f", "arguments": json.dumps({"x": 1})}}
-    both = [
-        canonical({"messages": [USER, {**ANSWER, "tool_calls": [call]}]}, column="messages") for call in (CALL, as_text)
-    ]
+    both = [canonical({"messages": [USER, {**ANSWER, "tool_calls": [call]}]}, Layout()) for call in (CALL, as_text)]
     assert both[0] == both[1]
 
 
@@ -90,13 +88,13 @@ def test_a_row_reads_the_same_from_json_and_from_parquet(tmp_path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     read = pq.read_table(tmp_path / "rows.parquet").to_pylist()
     assert "tool_calls" in read[1]["messages"][0], "the round trip should have added null keys"
-    assert [canonical(row, column="messages") for row in read] == [canonical(row, column="messages") for row in rows]
+    assert [canonical(without_nulls(row), Layout()) for row in read] == [canonical(row, Layout()) for row in rows]
 
 
 def test_the_row_given_is_left_as_it_was() -> None:
     row = {"messages": [USER, {**ANSWER, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]}
     before = json.dumps(row)
-    canonical(row, column="messages")
+    canonical(row, Layout())
     assert json.dumps(row) == before
 
 
@@ -124,9 +122,89 @@ messages = st.lists(
 @given(json_values | st.fixed_dictionaries({"messages": messages}))
 def test_any_json_value_gets_a_verdict(row: object) -> None:
     try:
-        kept = canonical(row, column="messages")
+        kept = canonical(row, Layout())
     except Rejected as rejected:
-        kept = []
         seen = (rejected.reason, rejected.detail)
         assert all(seen)  # a verdict, and what it must have
-    assert all(isinstance(message["content"], str) and message["role"] for message in kept)
+        return
+    if isinstance(kept, Conversation):
+        assert all(isinstance(message["content"], str) and message["role"] for message in kept.messages)
+    else:
+        assert isinstance(kept, PlainText)
+        assert kept.completion
+
+
+def messages_of(row: dict, layout: Layout | None = None) -> list[tuple[str, str]]:
+    read = canonical(row, layout or Layout())
+    assert isinstance(read, Conversation)
+    return [(str(message["role"]), str(message["content"])) for message in read.messages]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [USER, ANSWER]},
+        {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
+        {"conversations": [{"from": "Human", "value": "q"}, {"from": "GPT ", "value": "a"}]},
+        {"conversations": [{"from": "user", "value": "q"}, {"from": "assistant", "value": "a"}]},
+        {"conversations": [{"role": "user", "content": "q"}, {"role": "bot", "content": "a"}]},
+        {"instruction": "q", "input": "", "output": "a"},
+        {"instruction": "q", "response": "a"},
+        {"prompt": [USER], "completion": [ANSWER]},
+        {"prompt": [USER], "completion": "a"},
+        {"messages": None, "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
+    ],
+)
+def test_every_known_format_gives_the_same_conversation(row: dict) -> None:
+    assert messages_of(row) == [("user", "q"), ("assistant", "a")]
+
+
+def test_instructions_carry_their_input_and_system() -> None:
+    row = {"instruction": "translate", "input": "Hund", "output": "dog", "system": "be brief"}
+    assert messages_of(row) == [("system", "be brief"), ("user", "translate\n\nHund"), ("assistant", "dog")]
+    assert messages_of(
+        {"system": "s", "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
+    )[0] == ("system", "s")
+
+
+def test_prompt_and_completion_as_text_stay_text() -> None:
+    assert canonical({"prompt": "a", "completion": "b"}, Layout()) == PlainText(prompt="a", completion="b")
+    assert canonical({"text": "a"}, Layout()) == PlainText(prompt="", completion="a")
+
+
+def test_where_columns_compete_the_documented_order_decides_and_can_be_overruled() -> None:
+    row = {
+        "messages": [USER, ANSWER],
+        "prompt": "p",
+        "completion": "c",
+        "text": "t",
+        "conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}],
+    }
+    assert messages_of(row)[0] == ("user", "q")
+    assert messages_of(row, Layout(format="sharegpt"))[0] == ("user", "x")
+    assert canonical(row, Layout(format="text")) == PlainText(prompt="", completion="t")
+    assert canonical(row, Layout(format="prompt-completion")) == PlainText(prompt="p", completion="c")
+    assert canonical({"messages": "a plain text"}, Layout(format="text", column="messages")) == PlainText(
+        prompt="", completion="a plain text"
+    )
+    assert messages_of({"chat": [USER, ANSWER], "messages": []}, Layout(column="chat"))[1] == ("assistant", "a")
+
+
+def test_only_the_completion_of_a_prompt_is_trained_on() -> None:
+    read = canonical({"prompt": [USER, ANSWER, USER], "completion": [ANSWER]}, Layout())
+    assert isinstance(read, Conversation)
+    assert read.first_target == 3
+    assert reason({"prompt": [USER, ANSWER], "completion": [USER]}) == "no_answer"
+
+
+def test_a_null_that_json_wrote_into_arguments_stays() -> None:
+    call = {"function": {"name": "f", "arguments": {"x": None}}}
+    read = canonical({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [call]}]}, Layout())
+    assert read.messages[1]["tool_calls"] == [call]
+
+
+def test_tools_may_be_json_text() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    for given_tools in (tools, json.dumps(tools)):
+        assert canonical({"messages": [USER, ANSWER], "tools": given_tools}, Layout()).tools == tools
+    assert reason({"messages": [USER, ANSWER], "tools": "{"}) == "bad_message"

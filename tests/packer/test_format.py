@@ -114,7 +114,7 @@ def test_every_row_keeps_every_rule(folder: Path, manifest: dict, split: str) ->
             examples = columns["example_ids"][row].tolist()
             assert cu[0] == 0
             assert cu[used:] == [CAPACITY] * (len(cu) - used)
-            lengths = [end - start for start, end in itertools.pairwise(cu)]
+            lengths = [end - start for start, end in itertools.pairwise(cu[: used + 1])]
             assert min(lengths) >= 1
             assert positions.tolist() == [place for length in lengths for place in range(length)]
             assert not any(mask[start] for start in cu[:used])
