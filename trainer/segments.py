@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+_LATER = torch.empty(0, dtype=torch.int32)  # stands for boundaries that are still to be cut from cu_seqlens
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segments:
@@ -37,12 +39,15 @@ class Segments:
     seq_idx: Tensor
     num_segments: int
     max_segment_len: int
-    boundaries: Tensor = field(init=False, repr=False)
-    boundaries_cpu: Tensor = field(init=False, repr=False)
+    boundaries: Tensor = field(default=_LATER, repr=False)
+    boundaries_cpu: Tensor = field(default=_LATER, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "boundaries", self.cu_seqlens[: self.num_segments + 1])
-        object.__setattr__(self, "boundaries_cpu", self.cu_seqlens_cpu[: self.num_segments + 1])
+        # Only where they are not given: FSDP copies dataclasses among a layer's arguments field by field, and the copies must keep these objects.
+        if self.boundaries is _LATER:
+            object.__setattr__(self, "boundaries", self.cu_seqlens[: self.num_segments + 1])
+        if self.boundaries_cpu is _LATER:
+            object.__setattr__(self, "boundaries_cpu", self.cu_seqlens_cpu[: self.num_segments + 1])
 
     @property
     def lengths(self) -> list[int]:

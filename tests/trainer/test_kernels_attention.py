@@ -1,0 +1,136 @@
+"""Attention against softmax written out in float64, and which kernel is chosen, why, and what is refused."""
+
+import itertools
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from packer.errors import UserError
+from trainer.kernels import attention, conv, delta, prove_apart, resolve
+from trainer.kernels.attention import reference
+from trainer.segments import Segments
+
+CPU = torch.device("cpu")
+LENGTHS = [[1], [3, 1, 1, 5], [63, 64, 65, 1, 2]]
+
+
+def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(length)
+    shapes = ((4, 8), (2, 8), (2, 6))
+    made = [torch.randn(1, heads, length, dim, generator=generator, dtype=torch.float64) for heads, dim in shapes]
+    return [x.to(dtype).requires_grad_() for x in made]
+
+
+def written_out(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], scale: float, window: int | None) -> Tensor:
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    place = torch.arange(len(owner))
+    back = place[:, None] - place[None]
+    seen = (owner[:, None] == owner[None]) & (back >= 0)
+    if window is not None:
+        seen &= back < window
+    heads = []
+    for head in range(q.shape[1]):
+        scores = (q[0, head] @ k[0, head // 2].T * scale).masked_fill(~seen, float("-inf"))
+        heads.append(scores.softmax(-1) @ v[0, head // 2])
+    return torch.stack(heads)[None]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("window", [None, 1, 4, 64])
+def test_equals_softmax_written_out_with_its_gradients(lengths: list[int], window: int | None) -> None:
+    x = inputs(sum(lengths))
+    ours = reference(*x, segments=Segments.from_lengths(lengths), scale=0.3, window=window)
+    expected = written_out(*x, lengths, 0.3, window)
+    torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
+    upstream = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for got, want in zip(
+        torch.autograd.grad(ours, x, upstream), torch.autograd.grad(expected, x, upstream), strict=True
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
+
+
+def test_nothing_crosses_a_boundary_forward_or_backward() -> None:
+    lengths = [1, 2, 63, 64, 65, 5]
+    segments = Segments.from_lengths(lengths)
+    x = inputs(sum(lengths), torch.float32)
+    out = reference(*x, segments=segments, scale=0.3, window=None)
+    bounds = segments.boundaries_cpu.tolist()
+    for start, end in itertools.pairwise(bounds):
+        for gradient in torch.autograd.grad(out[:, :, start:end].square().sum(), x, retain_graph=True):
+            gradient[:, :, start:end] = 0
+            assert float(gradient.abs().max()) == 0.0
+        changed = [t.detach().clone() for t in x]
+        for t in changed:
+            t[:, :, start:end] += 1
+        again = reference(*changed, segments=segments, scale=0.3, window=None)
+        again[:, :, start:end] = out[:, :, start:end].detach()
+        assert torch.equal(again, out)
+
+
+def test_what_other_segments_are_long_does_not_change_a_bit() -> None:
+    x = [t.detach() for t in inputs(100)]
+    alone = reference(*[t[:, :, :60] for t in x], segments=Segments.from_lengths([60]), scale=0.3, window=None)
+    for rest in ([40], [1] * 40, [3, 37]):
+        packed = reference(*x, segments=Segments.from_lengths([60, *rest]), scale=0.3, window=None)
+        assert torch.equal(packed[:, :, :60], alone)
+
+
+@pytest.mark.parametrize("layer", ["attention", "delta", "conv"])
+def test_a_cpu_gets_the_reference_and_the_reason(layer: str) -> None:
+    kernel, choice = resolve(layer, "auto", CPU)  # type: ignore[call-overload]  # a literal in a loop
+    assert kernel is {"attention": attention, "delta": delta, "conv": conv}[layer].reference
+    assert (choice.layer, choice.kernel) == (layer, "reference")
+    assert "no GPU" in choice.reason
+    assert "--kernels reference" in resolve(layer, "reference", CPU)[1].reason  # type: ignore[call-overload]
+
+
+def test_fused_on_a_cpu_is_refused() -> None:
+    with pytest.raises(UserError, match="needs a GPU"):
+        resolve("delta", "fused", CPU)
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [(delta, "fla.ops.gated_delta_rule"), (conv, "fla.modules.causal_conv1d")],
+    ids=["delta", "conv"],
+)
+def test_a_broken_package_is_an_error_in_the_import_s_own_words(
+    module: ModuleType, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise ImportError("fla.so: undefined symbol: _ZN3c104cuda9")
+
+    for part in (package.split(".")[0], ".".join(package.split(".")[:2]), package):
+        monkeypatch.setitem(sys.modules, part, Broken(part))
+    with pytest.raises(UserError, match="undefined symbol") as error:
+        module.load_fused()
+    assert "--kernels reference" in error.value.hint
+
+
+def test_a_missing_attention_names_both_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch.nn.attention.varlen", "flash_attn"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match=r"varlen.*flash_attn"):
+        attention.load_fused()
+
+
+def test_a_fast_path_that_leaks_is_refused() -> None:
+    def blind(*tensors: Tensor, segments: Segments) -> Tensor:
+        whole = Segments.from_lengths([segments.num_tokens])
+        return delta.reference(*tensors, segments=whole)
+
+    prove_apart("delta", delta.reference, "ours", CPU, torch.float32)
+    prove_apart("conv", conv.reference, "ours", CPU, torch.float32)
+    prove_apart("attention", attention.reference, "ours", CPU, torch.float32)
+    with pytest.raises(UserError, match="lets one segment see another"):
+        prove_apart("delta", blind, "blind", CPU, torch.float32)
+
+
+def test_fused_attention_wants_half_precision() -> None:
+    kernel, _ = attention.load_fused()
+    with pytest.raises(UserError, match="float32"):
+        kernel(*inputs(4, torch.float32), segments=Segments.from_lengths([4]), scale=1.0, window=None)

@@ -1,0 +1,108 @@
+"""The chunked loss against F.cross_entropy in float64 over all logits."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainer.kernels import loss
+from trainer.kernels.loss import cross_entropy_sum
+
+
+def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(50, 8, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    weight = torch.randn(33, 8, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    positions = torch.randperm(50, generator=generator)[:40]
+    return hidden, weight, positions, torch.randint(0, 33, (40,), generator=generator)
+
+
+def over_all_logits(
+    hidden: Tensor, weight: Tensor, positions: Tensor, targets: Tensor, softcap: float | None
+) -> Tensor:
+    logits = hidden.double() @ weight.double().T
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    return F.cross_entropy(logits[positions], targets, reduction="sum")
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 39, 40])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_equals_cross_entropy_with_its_gradients(
+    count: int, softcap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss, "CHUNK", 8)
+    hidden, weight, positions, targets = inputs()
+    ours = cross_entropy_sum(hidden, weight, positions, targets, count, softcap=softcap)
+    expected = over_all_logits(hidden, weight, positions[:count], targets[:count], softcap)
+    torch.testing.assert_close(ours, expected, rtol=1e-13, atol=0)
+    got = torch.autograd.grad(ours * 0.37, [hidden, weight])
+    for grad, want in zip(got, torch.autograd.grad(expected * 0.37, [hidden, weight]), strict=True):
+        torch.testing.assert_close(grad, want, rtol=1e-11, atol=1e-13)
+
+
+def test_a_position_may_occur_twice() -> None:
+    hidden, weight, _, _ = inputs()
+    positions, targets = torch.tensor([3, 3]), torch.tensor([1, 2])
+    got = torch.autograd.grad(cross_entropy_sum(hidden, weight, positions, targets, 2), hidden)
+    want = torch.autograd.grad(over_all_logits(hidden, weight, positions, targets, None), hidden)
+    torch.testing.assert_close(got, want)
+
+
+def test_entries_past_the_count_are_never_read() -> None:
+    hidden, weight, positions, targets = inputs()
+    positions[5:], targets[5:] = 10**9, -(10**9)
+    assert bool(cross_entropy_sum(hidden, weight, positions, targets, 5).isfinite())
+
+
+def test_no_targets_is_zero_and_still_connected() -> None:
+    hidden, weight, positions, targets = inputs(torch.bfloat16)
+    total = cross_entropy_sum(hidden, weight, positions, targets, 0)
+    assert float(total.detach()) == 0.0
+    assert total.requires_grad
+    grads = torch.autograd.grad(total, [hidden, weight])
+    assert all(float(g.abs().max()) == 0.0 and g.dtype == torch.bfloat16 for g in grads)
+
+
+def test_half_precision_is_summed_in_float32() -> None:
+    hidden, weight, positions, targets = inputs(torch.bfloat16)
+    ours = cross_entropy_sum(hidden, weight, positions, targets, 40)
+    expected = over_all_logits(hidden, weight, positions, targets, None)
+    assert ours.dtype == torch.float32
+    assert abs(float(ours.detach() / expected.detach()) - 1) < 1e-6  # logits in bfloat16 would be off by 1e-3
+    for grad, want in zip(
+        torch.autograd.grad(ours, [hidden, weight]), torch.autograd.grad(expected, [hidden, weight]), strict=True
+    ):
+        assert grad.dtype == torch.bfloat16
+        assert float((grad - want).norm() / want.norm()) < 2**-7
+
+
+def test_logits_of_unsupervised_tokens_are_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "CHUNK", 8)
+    hidden, weight, positions, targets = inputs()
+    rows: list[int] = []
+    product = loss._product
+
+    def counting(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+        out = product(a, b, dtype)
+        if out.shape[-1] == 33:
+            rows.append(len(out))
+        return out
+
+    monkeypatch.setattr(loss, "_product", counting)
+    cross_entropy_sum(hidden, weight, positions, targets, 20)
+    assert rows == [8, 8, 4]
+
+
+def test_without_gradients_none_are_made() -> None:
+    hidden, weight, positions, targets = inputs()
+    with torch.no_grad():
+        total = cross_entropy_sum(hidden, weight, positions, targets, 40)
+    assert not total.requires_grad
+    torch.testing.assert_close(total, over_all_logits(hidden, weight, positions, targets, None).detach())
+
+
+def test_a_count_that_does_not_fit_is_an_error() -> None:
+    hidden, weight, positions, targets = inputs()
+    with pytest.raises(ValueError, match="count 41"):
+        cross_entropy_sum(hidden, weight, positions, targets, 41)
