@@ -95,6 +95,11 @@ def _segments(text: str) -> int | None:
     help="Conversations longer than a row: drop (counted), truncate (whole turns off the end), split or error.",
 )
 @click.option("--max-loss", default="1%", help="Fail if more than this share of conversations or tokens is left out.")
+@click.option(
+    "--encoder",
+    default="auto",
+    help="What turns text into ids: auto, tokenizers, splintr or fastokens; the ids are the same.",
+)
 @click.option("--workers", type=int, default=0, help="Processes that tokenize; 0: one a core.")
 @click.option("--seed", type=int, default=0, help="Seed of the order of rows.")
 @click.option("--shard-rows", type=int, default=0, help="Rows a shard, a multiple of 16; 0: about 256 MB a shard.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from packer.controls import Policy
+from packer.encoders import EncoderName
 from packer.errors import UserError
 from packer.formats import Format, Layout
 from packer.overlong import Overlong
@@ -45,6 +46,7 @@ class BuildConfig:
     control_tokens: Policy = "split"
     overlong: Overlong = "drop"
     max_loss: Fraction = Fraction(1, 100)
+    encoder: EncoderName = "auto"
     workers: int = 0
     seed: int = 0
     shard_rows: int = 0
@@ -88,6 +90,7 @@ class BuildConfig:
             ("--train-on", self.train_on, get_args(TrainOn)),
             ("--overlong", self.overlong, get_args(Overlong)),
             ("--format", self.format, get_args(Format)),
+            ("--encoder", self.encoder, get_args(EncoderName)),
             ("--control-tokens", self.control_tokens, get_args(Policy)),
         ):
             if value not in known:

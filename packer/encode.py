@@ -30,6 +30,7 @@ class EncodeSettings:
     template_date: datetime.date | None
     policies: Policies
     eval_fraction: Fraction
+    encoder: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +66,7 @@ class EncodedSlice:
 def make_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]:
     """Loads the tokenizer, compiles the template, probes it, and returns the function that encodes slices."""
     tokenizer = load_tokenizer(settings.tokenizer, revision=settings.tokenizer_revision)
+    tokenizer.use(settings.encoder)
     template = ChatTemplate(settings.template, special_tokens=tokenizer.special_tokens, date=settings.template_date)
     renderer = Renderer(tokenizer, template, settings.policies)
     # A hash below this belongs to the eval split: equal conversations have equal hashes, so no duplicate stands on both sides.

@@ -19,6 +19,7 @@ from packer import source as sources
 from packer.config import BuildConfig
 from packer.digest import digest_words
 from packer.encode import EncodeSettings
+from packer.encoders import choose_encoder
 from packer.errors import UserError
 from packer.manifest import MANIFEST_NAME, Manifest, Source, SourceFile, load_manifest
 from packer.render import Renderer
@@ -36,6 +37,8 @@ class Inputs:
     tokenizer: Tokenizer
     template: str
     renderer: Renderer
+    encoder: str
+    encoder_reason: str
 
     def wants_eval(self, config: BuildConfig) -> bool:
         """Whether an eval split was asked for (it may turn out empty)."""
@@ -74,7 +77,16 @@ def resolve(config: BuildConfig) -> Inputs:
         )
         for spec in found
     )
-    return Inputs(sources=tuple(found), entries=entries, tokenizer=tokenizer, template=template, renderer=renderer)
+    encoder, reason = choose_encoder(config.encoder, tokenizer.backend)
+    return Inputs(
+        sources=tuple(found),
+        entries=entries,
+        tokenizer=tokenizer,
+        template=template,
+        renderer=renderer,
+        encoder=encoder,
+        encoder_reason=reason,
+    )
 
 
 def finished(config: BuildConfig, inputs: Inputs) -> Manifest | None:
@@ -114,6 +126,7 @@ def encode_settings(config: BuildConfig, inputs: Inputs) -> EncodeSettings:
         template_date=config.template_date,
         policies=config.policies,
         eval_fraction=config.eval_fraction,
+        encoder=inputs.encoder,
     )
 
 
@@ -125,7 +138,7 @@ def build_log(config: BuildConfig, inputs: Inputs, started: float, seconds: Mapp
         "host": platform.node(),
         "workers": config.worker_count,
         "engine": "local",
-        "encoder": "tokenizers",
+        "encoder": inputs.encoder,
         "versions": {
             name: importlib.metadata.version(name)
             for name in ("numpy", "pyarrow", "tokenizers", "transformers", "jinja2")

@@ -17,6 +17,7 @@ import packer
 from packer.config import BuildConfig
 from packer.digest import digest_words
 from packer.encode import make_encoder
+from packer.encoders import EncoderDiffersError
 from packer.engine import map_in_order
 from packer.errors import UserError
 from packer.files import write_text
@@ -53,11 +54,13 @@ def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
 
 
 def _build(config: BuildConfig, inputs: Inputs, progress: Progress, started: float) -> Manifest:
-    intake = Intake(config, sources_count=len(inputs.sources))
-    with progress.stage("tokenize", unit="conversations") as advance:
-        raw = raw_slices(inputs.sources, limit=config.limit)
-        encoded = map_in_order(make_encoder, encode_settings(config, inputs), raw, workers=config.worker_count)
-        write_store(config.out / "tokens", intake.account(encoded, advance))
+    try:
+        intake = _tokenize(config, inputs, progress)
+    except EncoderDiffersError as difference:
+        progress.say(f"{difference}: starting over with tokenizers")
+        shutil.rmtree(config.out / "tokens")
+        inputs = replace(inputs, encoder="tokenizers", encoder_reason=str(difference))
+        intake = _tokenize(config, inputs, progress)
     tokenized = time.time()
     write_text(config.out / "rejects.jsonl", intake.rejects_file())
     intake.hold_gates()
@@ -83,6 +86,17 @@ def _build(config: BuildConfig, inputs: Inputs, progress: Progress, started: flo
     write_text(config.out / "build-log.json", build_log(config, inputs, started, seconds))
     write_text(config.out / MANIFEST_NAME, manifest.to_json())
     return manifest
+
+
+def _tokenize(config: BuildConfig, inputs: Inputs, progress: Progress) -> Intake:
+    """Sources → token store; raises EncoderDiffersError where a fast encoder is caught giving other ids than the reference."""
+    progress.say(f"encoder: {inputs.encoder} ({inputs.encoder_reason})")
+    intake = Intake(config, sources_count=len(inputs.sources))
+    with progress.stage("tokenize", unit="conversations") as advance:
+        raw = raw_slices(inputs.sources, limit=config.limit)
+        encoded = map_in_order(make_encoder, encode_settings(config, inputs), raw, workers=config.worker_count)
+        write_store(config.out / "tokens", intake.account(encoded, advance))
+    return intake
 
 
 def _plan(config: BuildConfig, inputs: Inputs, examples: Examples) -> list[PlannedSplit]:

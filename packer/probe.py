@@ -13,7 +13,7 @@ import numpy as np
 from packer.conversation import Conversation, Message, Rejected
 from packer.errors import UserError
 from packer.marks import Rendered, render
-from packer.spans import token_spans
+from packer.spans import spans_of
 from packer.template import ChatTemplate
 from packer.tokenizer import Encoded, Tokenizer
 
@@ -46,7 +46,7 @@ def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
         raise UserError(f"{name} cannot render a plain conversation ({rejected.detail})", mend) from None
     if not rendered.turns:
         raise UserError(f"{name} marks nothing as written by the assistant: there would be nothing to train on", mend)
-    encoded = tokenizer.encode([rendered.text])[0]
+    encoded = tokenizer.place(rendered.text)
     written = [rendered.text[turn.start : turn.end] for turn in rendered.turns]
     if any(question in text for text in written for question in _USER):
         raise UserError(f"{name} counts the user's text as the assistant's", mend)
@@ -63,7 +63,7 @@ def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
 def _stop_ids(
     tokenizer: Tokenizer, template: ChatTemplate, rendered: Rendered, encoded: Encoded, name: str, mend: str
 ) -> tuple[int, ...]:
-    spans = token_spans(rendered, encoded)
+    spans = spans_of(encoded, rendered.turns)
     added = np.flatnonzero(np.isin(encoded.ids, list(tokenizer.added_tokens)))
     stops: list[int] = []
     for answer in _ANSWER:

@@ -20,12 +20,13 @@ import xxhash
 
 from packer.controls import Controls, Policy
 from packer.conversation import Conversation, PlainText, Rejected
+from packer.encoders import Flat
 from packer.formats import Layout, canonical
 from packer.marks import Rendered, Turn, render
 from packer.probe import Probe, probe
-from packer.spans import token_spans
+from packer.spans import TokenSpans, spans_of, token_spans
 from packer.template import ChatTemplate
-from packer.tokenizer import Encoded, Tokenizer
+from packer.tokenizer import Tokenizer
 from packer.types import BoolArray, Int32Array, Int64Array
 
 TrainOn = Literal["assistant", "last", "all"]
@@ -93,18 +94,13 @@ class Renderer:
             except Rejected as rejected:
                 outcomes[place] = rejected
         fast = [item for item in ready if not item.rendered.literal]
-        encoded = dict(
-            zip(
-                (item.place for item in fast),
-                self._tokenizer.encode([item.rendered.text for item in fast]),
-                strict=True,
-            )
-        )
+        texts = [item.rendered.text for item in fast]
+        flat = self._tokenizer.encode(texts)
+        spans = token_spans(self._tokenizer, texts, [item.rendered.turns for item in fast], flat)
+        outcomes.update(zip((item.place for item in fast), self._examples(fast, flat, spans), strict=True))
         for item in ready:
-            try:
-                outcomes[item.place] = self._example(item, encoded.get(item.place))
-            except Rejected as rejected:
-                outcomes[item.place] = rejected
+            if item.rendered.literal:
+                outcomes[item.place] = self._literal_example(item)
         return [outcomes[place] for place in range(len(rows))]
 
     def _ready(self, place: int, conversation: Conversation | PlainText) -> _Ready:
@@ -147,45 +143,74 @@ class Renderer:
             raise Rejected("control_token", f"the text spells {whole[start:end]}")
         return Rendered(text=whole, turns=(Turn(start=len(text.prompt), end=len(whole)),), literal=tuple(controls))
 
-    def _example(self, item: _Ready, encoded: Encoded | None) -> Example:
+    def _literal_example(self, item: _Ready) -> Example | Rejected:
+        """The example of a text in which some control tokens are only spelled: rare, so one at a time."""
+        encoded = self._tokenizer.encode_literally(item.rendered.text, item.rendered.literal)
         if encoded is None:
-            encoded = self._tokenizer.encode_literally(item.rendered.text, item.rendered.literal)
-            if encoded is None:
-                token = next(iter(item.control_tokens), ("the text", "a control token"))
-                raise Rejected(
-                    "control_token", f"{token[0]} spells {token[1]}, which this tokenizer cannot encode as text"
-                )
-        spans = token_spans(item.rendered, encoded)
-        if item.is_chat and not self._template.has_generation_tags:
-            spans = self._with_terminators(spans, encoded)
-        mask = np.zeros(len(encoded.ids), dtype=bool)
+            role, token = next(iter(item.control_tokens), ("the text", "a control token"))
+            return Rejected("control_token", f"{role} spells {token}, which this tokenizer cannot encode as text")
+        places = spans_of(encoded, item.rendered.turns)
+        flat = Flat(ids=encoded.ids, offsets=np.array([0, len(encoded.ids)]))
+        spans = TokenSpans(text=np.zeros(len(places), dtype=np.int64), first=places[:, 0], last=places[:, 1])
+        return self._examples([item], flat, spans)[0]
+
+    def _examples(self, items: Sequence[_Ready], flat: Flat, spans: TokenSpans) -> list[Example | Rejected]:
+        """The examples of some encoded texts, masks made for all of them at once."""
+        starts, ends = flat.offsets[:-1], flat.offsets[1:]
+        last, unclosed = spans.last, np.zeros(len(spans.last), dtype=bool)
+        if not self._template.has_generation_tags:
+            last, unclosed = self._with_terminators(items, flat, spans)
+        chosen = np.ones(len(last), dtype=bool)
+        if self._policies.train_on == "last":
+            chosen[:-1] = spans.text[1:] != spans.text[:-1]
+        places = len(flat.ids) + 1
+        edges = np.bincount(spans.first[chosen], minlength=places) - np.bincount(last[chosen], minlength=places)
+        mask = np.cumsum(edges[:-1]) > 0
         if self._policies.train_on == "all":
             mask[:] = True
-        else:
-            for start, end in spans[-1:] if self._policies.train_on == "last" else spans:
-                mask[start:end] = True
         # Nothing stands before the first token, so nothing can predict it.
-        mask[:1] = False
-        if not mask.any():
-            raise Rejected("no_target", "no token of this conversation is a target")
-        return Example(
-            ids=encoded.ids,
-            loss_mask=mask,
-            turn_ends=spans[:, 1].astype(np.int32),
-            content_hash=item.content_hash,
-            control_tokens=item.control_tokens,
-        )
-
-    def _with_terminators(self, spans: Int64Array, encoded: Encoded) -> Int64Array:
-        """Each span stretched to the end of its turn: through the first terminator behind it, with what the model writes before that (tool calls)."""
-        ends = np.flatnonzero(np.isin(encoded.ids, self.stop_ids))
-        stretched = spans.copy()
-        for turn, (_, end) in enumerate(spans):
-            behind = ends[np.searchsorted(ends, end) :]
-            limit = spans[turn + 1][0] if turn + 1 < len(spans) else len(encoded.ids)
-            if not len(behind) or behind[0] >= limit:
-                raise Rejected(
-                    "no_terminator", f"the assistant's turn {turn} is not closed by the token that ends a turn"
+        mask[starts[starts < ends]] = False
+        turns_of = np.searchsorted(spans.text, np.arange(len(items) + 1))
+        outcomes: list[Example | Rejected] = []
+        for number, item in enumerate(items):
+            start, end = int(starts[number]), int(ends[number])
+            mine = slice(int(turns_of[number]), int(turns_of[number + 1]))
+            if unclosed[mine].any():
+                turn = int(unclosed[mine].argmax())
+                outcomes.append(
+                    Rejected(
+                        "no_terminator", f"the assistant's turn {turn} is not closed by the token that ends a turn"
+                    )
                 )
-            stretched[turn, 1] = behind[0] + 1
-        return stretched
+            elif not mask[start:end].any():
+                outcomes.append(Rejected("no_target", "no token of this conversation is a target"))
+            else:
+                outcomes.append(
+                    Example(
+                        ids=flat.ids[start:end],
+                        loss_mask=mask[start:end],
+                        turn_ends=(last[mine] - start).astype(np.int32),
+                        content_hash=item.content_hash,
+                        control_tokens=item.control_tokens,
+                    )
+                )
+        return outcomes
+
+    def _with_terminators(self, items: Sequence[_Ready], flat: Flat, spans: TokenSpans) -> tuple[Int64Array, BoolArray]:
+        """Each turn stretched through the first terminator behind it, with what the model writes before that (tool calls); and which have none.
+
+        Plain text closes itself and is left as it is.
+        """
+        stops = np.append(np.flatnonzero(np.isin(flat.ids, self.stop_ids)), len(flat.ids))
+        closing = stops[np.searchsorted(stops, spans.last)]
+        # The next turn of the same text, or the text's end, is as far as a turn can reach.
+        limit = flat.offsets[1:][spans.text] if len(spans.text) else np.zeros(0, dtype=np.int64)
+        same = spans.text[1:] == spans.text[:-1]
+        limit[:-1] = np.where(same, spans.first[1:], limit[:-1])
+        chat = (
+            np.array([item.is_chat for item in items], dtype=bool)[spans.text]
+            if len(items)
+            else np.zeros(0, dtype=bool)
+        )
+        unclosed = chat & (closing >= limit)
+        return np.where(chat & ~unclosed, closing + 1, spans.last), unclosed

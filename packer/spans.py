@@ -1,23 +1,70 @@
-"""From places in the text to places among the tokens."""
+"""From places in the text to places among the tokens, for many texts at once.
+
+Byte-level BPE: the bytes of a token follow from its id, so one running sum over a whole slice gives every token's place, and one binary search all
+spans. Where the sum is not the text's length (a normalizer changed it), or the vocabulary is of another kind, offsets are asked for, text by text.
+
+    spans = token_spans(tokenizer, texts, turns, flat)
+    spans.first, spans.last                     # in units of flat.ids
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-from packer.marks import Rendered
-from packer.tokenizer import Encoded
+from packer.encoders import Flat
+from packer.marks import Turn
+from packer.tokenizer import Encoded, Tokenizer
 from packer.types import Int64Array
 
 
-def token_spans(rendered: Rendered, encoded: Encoded) -> Int64Array:
-    """Turns as spans of tokens, int64 [turns, 2]: the tokens that lie wholly inside.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenSpans:
+    """One entry a turn: text int64 [m] (which text it belongs to, ascending), first and last int64 [m]: its tokens are flat.ids[first:last].
 
-    A token that begins before the turn's text holds text that the model is given, not text that it writes, so it is left out.
+    Tokens that lie only partly in the turn are left out: one that begins before it holds text that the model is given.
     """
-    text = rendered.text
-    bounds = np.array([(turn.start, turn.end) for turn in rendered.turns], dtype=np.int64).reshape(-1, 2)
-    if encoded.unit == "byte" and not text.isascii():
-        bounds = np.array([[len(text[:at].encode()) for at in span] for span in bounds], dtype=np.int64).reshape(-1, 2)
+
+    text: Int64Array
+    first: Int64Array
+    last: Int64Array
+
+
+def token_spans(tokenizer: Tokenizer, texts: Sequence[str], turns: Sequence[Sequence[Turn]], flat: Flat) -> TokenSpans:
+    """The tokens of every turn of every text; turns of a text in order and apart."""
+    text_of = np.repeat(np.arange(len(texts)), [len(one) for one in turns])
+    bounds = np.array([(turn.start, turn.end) for one in turns for turn in one], dtype=np.int64).reshape(-1, 2)
+    if tokenizer.byte_lengths is None:
+        exact = np.zeros(len(texts), dtype=bool)
+        ends = np.zeros(len(flat.ids) + 1, dtype=np.int64)
+    else:
+        ends = np.concatenate([[0], np.cumsum(tokenizer.byte_lengths[flat.ids])])
+        of_text = ends[flat.offsets[1:]] - ends[flat.offsets[:-1]]
+        sizes = np.array([len(text) if text.isascii() else len(text.encode()) for text in texts], dtype=np.int64)
+        exact = (of_text == sizes) & np.array([tokenizer.byte_lengths_fit(text) for text in texts], dtype=bool)
+    at = 0
+    for number, (text, its_turns) in enumerate(zip(texts, turns, strict=True)):
+        if exact[number] and not text.isascii():
+            bounds[at : at + len(its_turns)] = [
+                (len(text[: t.start].encode()), len(text[: t.end].encode())) for t in its_turns
+            ]
+        at += len(its_turns)
+    base = ends[flat.offsets[:-1]][text_of] if len(texts) else np.zeros(0, dtype=np.int64)
+    first = np.searchsorted(ends[:-1], base + bounds[:, 0], side="left")
+    last = np.searchsorted(ends[1:], base + bounds[:, 1], side="right")
+    for number in np.flatnonzero(~exact).tolist():
+        mine = text_of == number
+        places = spans_of(tokenizer.place(texts[number]), turns[number])
+        first[mine] = flat.offsets[number] + places[:, 0]
+        last[mine] = flat.offsets[number] + places[:, 1]
+    return TokenSpans(text=text_of, first=first, last=np.maximum(first, last))
+
+
+def spans_of(encoded: Encoded, turns: Sequence[Turn]) -> Int64Array:
+    """The tokens of each turn of one text, int64 [turns, 2], counted from its first token."""
+    bounds = np.array([(turn.start, turn.end) for turn in turns], dtype=np.int64).reshape(-1, 2)
     first = np.searchsorted(encoded.starts, bounds[:, 0], side="left")
     last = np.searchsorted(encoded.ends, bounds[:, 1], side="right")
     return np.stack([first, np.maximum(first, last)], axis=1)

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packer.digest import digest_file, digest_words
+from packer.encoders import Checked, Encoder, Flat, Reference
 from packer.errors import UserError
 from packer.types import Int32Array, Int64Array
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding
     from tokenizers import Tokenizer as Backend
     from transformers import PreTrainedTokenizerFast
 
@@ -40,12 +40,11 @@ _FILES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoded:
-    """ids int32 [n]; starts, ends int64 [n]: each token's place in the text, in units of `unit` ("byte" of its UTF-8, or "character")."""
+    """ids int32 [n]; starts, ends int64 [n]: each token's place in the text, in characters."""
 
     ids: Int32Array
     starts: Int64Array
     ends: Int64Array
-    unit: str
 
 
 class Tokenizer:
@@ -71,7 +70,9 @@ class Tokenizer:
         self.bos_id: int | None = inner.bos_token_id
         self.eos_text: str | None = inner.eos_token
         self.pad_id = _pad_id(inner, name)
-        self._byte_lengths = _byte_lengths(self._backend, self.vocab_size)
+        # A running sum of these gives every token's place without asking the encoder for offsets.
+        self.byte_lengths = _byte_lengths(self._backend, self.vocab_size)
+        self._encoder: Encoder = Reference(self._backend)
         self._plain: Backend | None = None
         decoder = self._backend.get_added_tokens_decoder().items()
         self._swallows_space = frozenset(i for i, token in decoder if token.lstrip or token.rstrip or token.single_word)
@@ -91,28 +92,27 @@ class Tokenizer:
         found = self._backend.token_to_id(text)
         return None if found is None else int(found)
 
-    def encode(self, texts: Sequence[str]) -> list[Encoded]:
-        """Encodes texts as they stand (no special tokens are added), in one call.
+    def use(self, encoder: str) -> None:
+        """Encodes with this encoder from now on ("tokenizers", the reference, at first); a fast one is checked as it goes."""
+        self._encoder = Reference(self._backend) if encoder == "tokenizers" else Checked(encoder, self._backend)
 
-        Byte-level BPE: a token's bytes follow from its id, so a running sum gives its place without asking the encoder for offsets. Where the sum
-        is not the text's length (the normalizer changed it) or the vocabulary is of another kind, offsets are asked for.
-        """
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [self._place(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+    @property
+    def backend(self) -> Backend:
+        return self._backend
 
-    def _place(self, text: str, encoding: Encoding) -> Encoded:
-        ids = np.array(encoding.ids, dtype=np.int32)
-        if self._byte_lengths is not None and (text.isascii() or unicodedata.is_normalized("NFC", text)):
-            ends = np.cumsum(self._byte_lengths[ids], dtype=np.int64)
-            if (int(ends[-1]) if len(ends) else 0) == (len(text) if text.isascii() else len(text.encode())):
-                return Encoded(
-                    ids=ids, starts=np.concatenate([[0], ends[:-1]]).astype(np.int64), ends=ends, unit="byte"
-                )
-        slow = self._backend.encode(text, add_special_tokens=False)
-        offsets = np.array(slow.offsets, dtype=np.int64).reshape(-1, 2)
-        return Encoded(
-            ids=np.array(slow.ids, dtype=np.int32), starts=offsets[:, 0], ends=offsets[:, 1], unit="character"
-        )
+    def encode(self, texts: Sequence[str]) -> Flat:
+        """Encodes texts as they stand (no special tokens are added), in one call."""
+        return self._encoder.encode(texts)
+
+    def place(self, text: str) -> Encoded:
+        """One text with each token's place in it, for any kind of tokenizer."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        return Encoded(ids=np.array(encoding.ids, dtype=np.int32), starts=offsets[:, 0], ends=offsets[:, 1])
+
+    def byte_lengths_fit(self, text: str) -> bool:
+        """Whether the bytes that each id stands for add up to this text's: byte-level vocabulary, and nothing to normalize."""
+        return self.byte_lengths is not None and (text.isascii() or unicodedata.is_normalized("NFC", text))
 
     def _without_added_tokens(self) -> Backend:
         """The same tokenizer to which `<|im_end|>` is eleven characters."""
@@ -129,7 +129,7 @@ class Tokenizer:
         What lies between two real added tokens is encoded by the same tokenizer without its added tokens. None where that cannot be done: the
         vocabulary is not byte-level, a real added token swallows white space, or the spelled-out text still encodes to an added token's id.
         """
-        if self._byte_lengths is None:
+        if self.byte_lengths is None:
             return None
         plain = self._without_added_tokens()
         taken_literally = np.zeros(len(text) + 1, dtype=bool)
@@ -160,7 +160,7 @@ class Tokenizer:
         if not spell_out(at, len(text)):
             return None
         offsets = np.array(places, dtype=np.int64).reshape(-1, 2)
-        return Encoded(ids=np.array(ids, dtype=np.int32), starts=offsets[:, 0], ends=offsets[:, 1], unit="character")
+        return Encoded(ids=np.array(ids, dtype=np.int32), starts=offsets[:, 0], ends=offsets[:, 1])
 
     def save(self, folder: Path) -> None:
         """Copies the tokenizer's files, byte for byte, into a folder."""

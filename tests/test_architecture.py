@@ -14,7 +14,9 @@ SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", 
 PURE = ("plan", "layout", "order", "ledger", "savings", "schema", "types")
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
-    "tokenizers": {"packer/tokenizer.py"},
+    "tokenizers": {"packer/tokenizer.py", "packer/encoders.py"},
+    "splintr": {"packer/encoders.py"},
+    "fastokens": {"packer/encoders.py"},
     "jinja2": {"packer/template.py"},
     "ray": {"packer/engine_ray.py"},
     "click": {"packer/cli.py", "packer/console.py", "trainer/cli.py"},
@@ -40,7 +42,9 @@ def imports(path: Path, *, at_import_time: bool = False) -> Iterator[str]:
                 assert node.level == 0, f"{path}: relative import"
                 yield str(node.module)
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            elif (at_import_time and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)) or (at_import_time and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+            elif (at_import_time and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)) or (
+                at_import_time and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            ):
                 continue
             else:
                 for child in ast.iter_child_nodes(node):

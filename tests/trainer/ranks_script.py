@@ -1,0 +1,130 @@
+"""What every rank of a torchrun does for test_parallel.py: one start for all of its tests. Rank 0 writes what came out.
+
+python -m tests.trainer.ranks_script FOLDER     FOLDER/packed are shards; writes FOLDER/world-N.pt and FOLDER/world-N.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from packer.errors import UserError
+from packer.shards import open_corpus
+from tests.trainer.shards_fixture import CAPACITY, MAX_SEGMENTS, VOCAB
+from tests.trainer.stand_in import StandIn
+from trainer import checkpoint
+from trainer.batch import Shape
+from trainer.config import RunConfig
+from trainer.evaluate import Evaluation
+from trainer.loader import ShardCheck, StepWork, plan_step, read_steps
+from trainer.optim import gradient_norm, make_optimizer
+from trainer.parallel import checkpoint_blocks, shard
+from trainer.prepare import Counts, prepare
+from trainer.ranks import Ranks, start_ranks
+from trainer.step import accumulate, train_step
+
+STEP = 1  # spans two epochs
+CASES = {
+    "one row a pass": {},
+    "reduced once a step": {"reduce": "step"},
+    "two rows a pass": {"micro_rows": 2},
+    "all recomputed": {"activation_checkpointing": "full"},
+    "some recomputed": {"activation_checkpointing": "selective"},
+    "filled": {"micro_rows": 3},
+    "replicated": {"replicas": 2},
+}
+
+
+def config_of(folder: Path, **case: object) -> RunConfig:
+    return RunConfig(
+        shards=str(folder / "packed"), model="stand-in", out=str(folder / "run"), steps=9, rows_per_step=4, **case
+    )  # type: ignore[arg-type]
+
+
+def shape_of(config: RunConfig) -> Shape:
+    return Shape(rows=config.micro_rows, capacity=CAPACITY, max_segments=MAX_SEGMENTS, max_segment_len=CAPACITY)
+
+
+def work_of(config: RunConfig, ranks: Ranks, step: int = STEP) -> StepWork:
+    prepared = prepare(config, world=config.replicas)  # where one rank plays the case of two, the model is its alone
+    check = ShardCheck(prepared.corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
+    plan = plan_step(prepared, Counts.of(prepared.corpus), step, world=ranks.world)
+    return next(
+        read_steps(iter([plan]), prepared.corpus, rank=ranks.rank, shape=shape_of(config), pin=False, check=check)
+    )
+
+
+def sharded(config: RunConfig, ranks: Ranks, seed: int = 0) -> tuple[StandIn, list[nn.Module], torch.optim.AdamW]:
+    model = StandIn(VOCAB, seed)
+    checkpoint_blocks(model.blocks, config.activation_checkpointing)
+    units = shard(model, model.blocks, dtype=torch.float32, ranks=ranks, replicas=min(config.replicas, ranks.world))
+    return model, units, make_optimizer(model, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
+
+
+def whole(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: (t.full_tensor() if hasattr(t, "full_tensor") else t).clone() for name, t in tensors.items()}
+
+
+def main(folder: Path) -> None:
+    tensors: dict[str, dict[str, torch.Tensor]] = {}
+    facts: dict[str, object] = {}
+    with start_ranks() as ranks:
+        for name, case in CASES.items():
+            config = config_of(folder, **case)
+            model, units, _ = sharded(config, ranks)
+            work = work_of(config, ranks)
+            loss = accumulate(
+                model, units, work.passes, supervised=work.plan.supervised, reduce=config.reduce, device=ranks.device
+            )
+            tensors[name] = whole({key: parameter.grad for key, parameter in model.named_parameters()})
+            facts[name] = {
+                "loss": float(ranks.gather([float(loss)]).sum()) / work.plan.supervised,
+                "norm": float(gradient_norm(model)),
+                "passes": len(work.passes),
+            }
+
+        config = config_of(folder)
+        model, units, optimizer = sharded(config, ranks)
+        evaluation = Evaluation(open_corpus(folder / "packed", split="eval"), shape=shape_of(config), ranks=ranks)
+        facts["eval"] = evaluation.loss(model, units)
+        evaluation.close()
+        for step in range(3):
+            work = work_of(config, ranks, step)
+            result = train_step(
+                model,
+                units,
+                optimizer,
+                work.passes,
+                supervised=work.plan.supervised,
+                lr=1e-2,
+                clip=1.0,
+                reduce="pass",
+                device=ranks.device,
+            )
+        facts["finite"] = bool(result.finite)
+        facts["tied"] = model.head.weight is model.embedding.weight
+        tensors["trained"] = whole(checkpoint.state_of(model, optimizer))
+        facts["saved"] = str(checkpoint.save(prepare(config), model, optimizer, step=ranks.world, ranks=ranks))
+        other, _, its_optimizer = sharded(config, ranks, seed=1)
+        checkpoint.load(Path(str(facts["saved"])), other, its_optimizer)
+        tensors["loaded"] = whole(checkpoint.state_of(other, its_optimizer))
+        facts["tied after loading"] = other.head.weight is other.embedding.weight
+
+        facts["signal"] = ranks.agree(signal=15 if ranks.rank == ranks.world - 1 else 0)
+        try:
+            ranks.agree(error=UserError("row 7 is broken", "mend it") if ranks.rank == ranks.world - 1 else None)
+            heard = False
+        except UserError as error:
+            heard = (error.message, error.hint) == ("row 7 is broken", "mend it")
+        facts["all heard"] = bool(ranks.gather([float(heard)]).all())
+        if ranks.first:
+            torch.save(tensors, folder / f"world-{ranks.world}.pt")
+            (folder / f"world-{ranks.world}.json").write_text(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

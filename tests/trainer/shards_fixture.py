@@ -1,0 +1,180 @@
+"""A small valid folder of packed shards, made from hand-made examples without `packer build`, and a tiny model to train on it.
+
+corpus = write_corpus(tmp_path / "packed", rows=random_rows(7, seed=0))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from packer.files import write_text
+from packer.manifest import Ledger, Manifest, Masking, Split, Tokenizer, corpus_digest
+from packer.schema import RowBatch, position_dtype
+from packer.shards import Corpus, open_corpus, write_shard
+
+CAPACITY, MAX_SEGMENTS, PAD, VOCAB = 64, 8, 0, 97
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """ids and, for each, whether it is a target (never the first)."""
+
+    ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+
+
+def random_example(rng: np.random.Generator, length: int) -> Example:
+    mask = rng.random(length) < 0.6
+    mask[0] = False
+    mask[-1] = length > 1  # at least one target
+    return Example(ids=tuple(int(i) for i in rng.integers(1, VOCAB, length)), mask=tuple(bool(m) for m in mask))
+
+
+def random_rows(count: int, *, seed: int) -> list[list[Example]]:
+    """Rows of two to five examples, most with a pad tail, every third full to the last slot."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for place in range(count):
+        lengths = [int(n) for n in rng.integers(3, 15, rng.integers(2, 5))]
+        if place % 3 == 0:
+            lengths.append(CAPACITY - sum(lengths))
+        rows.append([random_example(rng, length) for length in lengths])
+    return rows
+
+
+def _batch(rows: Sequence[Sequence[Example]], first_id: int) -> RowBatch:
+    n = len(rows)
+    ids = np.full((n, CAPACITY), PAD, np.int32)
+    mask = np.zeros((n, CAPACITY), bool)
+    positions = np.zeros((n, CAPACITY), position_dtype(CAPACITY))
+    cu = np.full((n, MAX_SEGMENTS + 1), CAPACITY, np.int32)
+    example_ids = np.full((n, MAX_SEGMENTS), -1, np.int64)
+    segments, examples, squares = (np.zeros(n, np.int64) for _ in range(3))
+    for r, row in enumerate(rows):
+        at = 0
+        cu[r, 0] = 0
+        for e, example in enumerate(row):
+            for offset, (token, target) in enumerate(zip(example.ids, example.mask, strict=True)):
+                ids[r, at + offset], mask[r, at + offset], positions[r, at + offset] = token, target, offset
+            at += len(example.ids)
+            cu[r, e + 1] = at
+            example_ids[r, e] = first_id
+            first_id += 1
+            squares[r] += len(example.ids) ** 2
+        examples[r] = segments[r] = len(row)
+        if at < CAPACITY:
+            positions[r, at:] = np.arange(CAPACITY - at)
+            segments[r] += 1
+    return RowBatch(
+        input_ids=ids,
+        loss_mask=mask,
+        position_ids=positions,
+        cu_seqlens=cu,
+        num_segments=segments.astype(np.int32),
+        num_examples=examples.astype(np.int32),
+        example_ids=example_ids,
+        num_supervised=mask.sum(axis=1).astype(np.int32),
+        sum_sq_len=squares,
+    )
+
+
+def write_corpus(
+    folder: Path,
+    *,
+    rows: Sequence[Sequence[Example]],
+    eval_rows: Sequence[Sequence[Example]] = (),
+    rows_a_shard: int = 16,
+) -> Corpus:
+    """Writes train (and eval) shards and the manifest; returns the train split."""
+    splits = {}
+    for name, split in (("train", rows), ("eval", eval_rows)):
+        if not split:
+            continue
+        shards = []
+        for number, first in enumerate(range(0, len(split), rows_a_shard)):
+            part = _batch(split[first : first + rows_a_shard], first_id=first * MAX_SEGMENTS)
+            file = f"{name}/shard-{number:05}.arrow"
+            shards.append(
+                write_shard(
+                    folder, file, [part], capacity=CAPACITY, max_segments=MAX_SEGMENTS, pad_id=PAD, vocab_size=VOCAB
+                )
+            )
+        examples = [example for row in split for example in row]
+        tokens = sum(len(example.ids) for example in examples)
+        splits[name] = Split(
+            rows=len(split),
+            examples=len(examples),
+            tokens=tokens,
+            supervised_tokens=sum(sum(example.mask) for example in examples),
+            pad_tokens=len(split) * CAPACITY - tokens,
+            lower_bound_rows=-(-tokens // CAPACITY),
+            max_segments=MAX_SEGMENTS,
+            shards=tuple(shards),
+        )
+    manifest = Manifest(
+        format_version=1,
+        packer_version="0.1.0",
+        capacity=CAPACITY,
+        max_segments=MAX_SEGMENTS,
+        shard_rows=rows_a_shard,
+        max_segment_len=CAPACITY,
+        max_example_len=CAPACITY,
+        pad_id=PAD,
+        vocab_size=VOCAB,
+        max_token_id=VOCAB - 1,
+        stop_ids=(1,),
+        sources=(),
+        tokenizer=Tokenizer(name="hand-made", revision="", digest="0" * 32),
+        chat_template="0" * 32,
+        masking=Masking(policy="assistant", method="marks"),
+        options={},
+        seed=0,
+        strategy="optimal",
+        splits=splits,
+        ledger=Ledger(conversations={}, tokens={}, control_tokens={}),
+        corpus_digest=corpus_digest(splits, capacity=CAPACITY, max_segments=MAX_SEGMENTS, pad_id=PAD),
+    )
+    write_text(folder / "manifest.json", manifest.to_json())
+    return open_corpus(folder)
+
+
+def write_model(folder: Path, *, tied: bool = True) -> Path:
+    """The config of a hybrid model small enough for a test: three gated-delta layers and one of full attention. Train it with --init random."""
+    config = {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "vocab_size": VOCAB + 15,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+        "head_dim": 16,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_num_key_heads": 1,
+        "linear_num_value_heads": 2,
+        "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-6,
+        "initializer_range": 0.1,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [2, 1, 1],
+        },
+        "tie_word_embeddings": tied,
+        "pad_token_id": PAD,
+        "eos_token_id": 1,
+        "dtype": "float32",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

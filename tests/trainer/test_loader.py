@@ -1,0 +1,122 @@
+"""Reading ahead: what goes wrong in the thread, which shard is damaged, what a step is divided by."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from packer.errors import UserError
+from tests.trainer.shards_fixture import Example, random_rows, write_corpus
+from trainer.config import RunConfig
+from trainer.loader import Prefetch, ShardCheck, plan_step, read_pass, row_list
+from trainer.prepare import Counts, Prepared, prepare
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    write_corpus(tmp_path / "packed", rows=random_rows(40, seed=1))
+    return prepare(RunConfig(shards=str(tmp_path / "packed"), model="none", rows_per_step=7))
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0x40
+    path.write_bytes(data)
+
+
+def test_an_error_in_the_thread_is_raised_where_the_item_is_asked_for() -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise UserError("row 7 is broken", "mend it")
+
+    with Prefetch(source(), depth=2) as ahead:
+        assert ahead.get() == 1
+        with pytest.raises(UserError, match="row 7"):
+            ahead.get()
+
+
+def test_the_thread_ends_with_the_block_however_much_is_left() -> None:
+    with Prefetch(iter(range(10**9)), depth=2) as ahead:
+        assert [ahead.get(), ahead.get()] == [0, 1]
+    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
+
+
+def test_a_shard_whose_bytes_changed_is_named(prepared: Prepared) -> None:
+    shard = prepared.corpus.folder / "train/shard-00001.arrow"
+    flip(shard, shard.stat().st_size // 2)
+    check = ShardCheck(prepared.corpus, local_rank=0, local_world=1)
+    plan = plan_step(prepared, Counts.of(prepared.corpus), 0, world=1)
+    check.touch(plan.rows)
+    with pytest.raises(UserError, match=r"shard-00001\.arrow.*digest"):
+        check.finish()
+    with pytest.raises(UserError, match=r"shard-00001\.arrow"):
+        check.raise_if_broken()
+    check.close()
+
+
+def test_a_shard_is_read_whole_once_and_by_one_rank_of_a_machine(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(prepared.corpus, "verify_shard", read.append)
+    checks = [ShardCheck(prepared.corpus, local_rank=rank, local_world=2) for rank in range(2)]
+    for _ in range(3):
+        for check in checks:
+            check.touch(plan_step(prepared, Counts.of(prepared.corpus), 0, world=2).rows)
+    for check in checks:
+        check.finish()
+        check.close()
+    assert sorted(read) == [0, 1, 2]
+
+
+def test_a_step_is_divided_by_the_targets_of_all_its_rows_whatever_the_ranks(prepared: Prepared) -> None:
+    counts, corpus = Counts.of(prepared.corpus), prepared.corpus
+    for step in range(prepared.order.steps):
+        rows = prepared.order.step(step)
+        expected = sum(
+            int(corpus[int(row)].loss_mask.sum()) for row, weight in zip(rows.rows, rows.weights, strict=True) if weight
+        )
+        assert {plan_step(prepared, counts, step, world=world).supervised for world in (1, 2, 5)} == {expected}
+
+
+def test_a_skipped_row_keeps_its_place_and_loses_its_weight(prepared: Prepared, tmp_path: Path) -> None:
+    plain = plan_step(prepared, Counts.of(prepared.corpus), 0, world=1)
+    skipped = int(plain.rows[2])
+    other = prepare(RunConfig(shards=str(tmp_path / "packed"), model="none", rows_per_step=7, skip_rows=(skipped,)))
+    plan = plan_step(other, Counts.of(other.corpus), 0, world=1)
+    assert plan.rows.tolist() == plain.rows.tolist()
+    assert plan.supervised == plain.supervised - int(prepared.corpus[skipped].loss_mask.sum())
+    assert plan.deal.rows[~plan.deal.weights].tolist() == [skipped]
+
+
+def test_a_step_without_a_target_is_refused_with_its_rows(tmp_path: Path) -> None:
+    silent = Example(ids=(5, 6, 7), mask=(False, False, False))
+    write_corpus(tmp_path / "packed", rows=[[silent], [silent]])
+    prepared = prepare(RunConfig(shards=str(tmp_path / "packed"), model="none", rows_per_step=2))
+    with pytest.raises(UserError, match=r"step 1: none of its rows .*\(rows (0, 1|1, 0)\)"):
+        plan_step(prepared, Counts.of(prepared.corpus), 0, world=1)
+
+
+def test_a_row_that_breaks_a_rule_is_named_with_shard_and_rule(prepared: Prepared) -> None:
+    shard = prepared.corpus.folder / "train/shard-00000.arrow"
+    row = prepared.corpus[3]
+    at = shard.read_bytes().find(row.position_ids.tobytes())
+    flip(shard, at)
+    fresh = prepare(prepared.config)
+    import numpy as np
+
+    from trainer.batch import Shape
+
+    shape = Shape(rows=16, capacity=64, max_segments=8, max_segment_len=64)
+    with pytest.raises(UserError, match=r"shard-00000\.arrow, row 3: position_ids must restart"):
+        read_pass(fresh.corpus, np.arange(16), np.ones(16, bool), shape=shape, pin=False)
+
+
+def test_a_list_of_rows_stays_short() -> None:
+    import numpy as np
+
+    assert row_list(np.arange(3)) == "0, 1, 2"
+    assert row_list(np.arange(100)).endswith("15, … 100 in all")

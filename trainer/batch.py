@@ -1,0 +1,158 @@
+"""What one pass of one rank computes on: M rows flattened to one sequence, in tensors whose shapes never change in a run.
+
+The shift by one happens here and nowhere else: `positions[i]` is the slot whose hidden state predicts `targets[i]`, the slot before the
+target's. A segment's first token is never a target, so that slot always lies in the target's own segment.
+
+    batch = make_batch(rows, weights=[True, True], shape=Shape(rows=2, capacity=8192, max_segments=16, max_segment_len=8192), pin=False)
+    loss_sum = model(batch.input_ids, batch.position_ids, batch.segments, batch.positions, batch.targets, batch.count)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from packer.types import Row
+from trainer.segments import Segments
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """The sizes of every pass of a run: M rows of C slots (T = M·C), S places for segments in each. max_segment_len: of the whole corpus."""
+
+    rows: int
+    capacity: int
+    max_segments: int
+    max_segment_len: int
+
+    @property
+    def slots(self) -> int:
+        return self.rows * self.capacity
+
+    @property
+    def places(self) -> int:
+        return self.rows * self.max_segments + 1
+
+    @property
+    def words(self) -> int:
+        """Size of the buffer behind a batch in 64-bit words: four tensors of int64 [T], then int32 [T] and int32 [M·S+1]."""
+        return 4 * self.slots + self.slots // 2 + (self.places + 1) // 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """One pass of one rank.
+
+    input_ids, position_ids: int64 [1, T]. segments: the boundaries of all M rows. positions, targets: int64 [T], of which the first `count`
+    are real and the rest 0; rows of weight 0 contribute none. useful_tokens: tokens of examples, in rows of weight 1 (no pad).
+    rows: (number in the corpus, weight) of each. All but the host integers and `segments.cu_seqlens_cpu` are views of `buffer`: one copy
+    to the device moves them all.
+    """
+
+    shape: Shape
+    buffer: Tensor
+    input_ids: Tensor
+    position_ids: Tensor
+    segments: Segments
+    positions: Tensor
+    targets: Tensor
+    count: int
+    useful_tokens: int
+    rows: tuple[tuple[int, bool], ...]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on a device: one copy, which does not wait where the buffer is pinned. On CPU the batch itself."""
+        if device == self.buffer.device:
+            return self
+        return _batch(
+            self.shape,
+            self.buffer.to(device, non_blocking=True),
+            cu_seqlens_cpu=self.segments.cu_seqlens_cpu,
+            num_segments=self.segments.num_segments,
+            count=self.count,
+            useful_tokens=self.useful_tokens,
+            rows=self.rows,
+        )
+
+
+def _views(buffer: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """input_ids, position_ids, positions, targets (int64 [T]), seq_idx (int32 [T]), cu_seqlens (int32 [M·S+1]). T is a multiple of 64: each is aligned."""
+    slots = shape.slots
+    whole = [buffer[place * slots : (place + 1) * slots] for place in range(4)]
+    halves = buffer[4 * slots :].view(torch.int32)
+    return whole[0], whole[1], whole[2], whole[3], halves[:slots], halves[slots : slots + shape.places]
+
+
+def _batch(
+    shape: Shape,
+    buffer: Tensor,
+    *,
+    cu_seqlens_cpu: Tensor,
+    num_segments: int,
+    count: int,
+    useful_tokens: int,
+    rows: tuple[tuple[int, bool], ...],
+) -> Batch:
+    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens = _views(buffer, shape)
+    segments = Segments(
+        cu_seqlens=cu_seqlens,
+        cu_seqlens_cpu=cu_seqlens_cpu,
+        seq_idx=seq_idx[None],
+        num_segments=num_segments,
+        max_segment_len=shape.max_segment_len,
+    )
+    return Batch(
+        shape=shape,
+        buffer=buffer,
+        input_ids=input_ids[None],
+        position_ids=position_ids[None],
+        segments=segments,
+        positions=positions,
+        targets=targets,
+        count=count,
+        useful_tokens=useful_tokens,
+        rows=rows,
+    )
+
+
+def make_batch(
+    rows: Sequence[Row], *, numbers: Sequence[int], weights: Sequence[bool], shape: Shape, pin: bool
+) -> Batch:
+    """Lays M rows out as one pass, on the host. numbers: the rows' places in the corpus. pin: page-locked memory, for a GPU."""
+    if not len(rows) == len(numbers) == len(weights) == shape.rows:
+        raise ValueError(f"a pass takes {shape.rows} rows, got {len(rows)}")
+    buffer = torch.zeros(shape.words, dtype=torch.int64, pin_memory=pin)
+    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens = (view.numpy() for view in _views(buffer, shape))
+    cu_seqlens.fill(shape.slots)
+    cu_seqlens[0] = 0
+    capacity, used, count, useful = shape.capacity, 0, 0, 0
+    for place, (row, weight) in enumerate(zip(rows, weights, strict=True)):
+        first = place * capacity
+        ids = input_ids[first : first + capacity]
+        ids[:] = row.input_ids
+        position_ids[first : first + capacity] = row.position_ids
+        ends = row.cu_seqlens[1 : row.num_segments + 1]
+        seq_idx[first : first + capacity] = np.repeat(
+            np.arange(used, used + row.num_segments), np.diff(ends, prepend=0)
+        )
+        cu_seqlens[used + 1 : used + row.num_segments + 1] = ends + first
+        used += row.num_segments
+        if weight:
+            slots = np.flatnonzero(row.loss_mask)
+            positions[count : count + len(slots)] = slots + (first - 1)
+            targets[count : count + len(slots)] = ids[slots]
+            count += len(slots)
+            useful += int(row.cu_seqlens[row.num_examples])
+    return _batch(
+        shape,
+        buffer,
+        cu_seqlens_cpu=torch.from_numpy(cu_seqlens.copy()),
+        num_segments=used,
+        count=count,
+        useful_tokens=useful,
+        rows=tuple((int(number), bool(weight)) for number, weight in zip(numbers, weights, strict=True)),
+    )

@@ -1,0 +1,192 @@
+"""The command line of the trainer: options → `RunConfig` → one call. Only click is imported, so that --help answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import TypeVar, get_args
+
+import click
+
+from packer.console import (
+    EXIT_INTERRUPTED,
+    EXIT_WRONG_USE,
+    Commands,
+    config_option,
+    context_settings,
+    printable,
+    to_toml,
+)
+from packer.errors import UserError
+from trainer import config as options
+from trainer.config import RunConfig
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_RANK_0_SPEAKS_S = 10
+_DEFAULTS = {field.name: field.default for field in fields(RunConfig)}
+
+
+class RankCommands(Commands):
+    """`Commands` under a launcher: an error that every rank meets is told by rank 0 alone."""
+
+    def main(  # type: ignore[override]  # click overloads on the value of standalone_mode
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: object,
+    ) -> object:
+        """Runs the command line, as `Commands` does."""
+        rank = os.environ.get("RANK", "0")
+        if not standalone_mode or rank == "0":
+            return super().main(args, prog_name, complete_var, standalone_mode, **extra)
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except (UserError, click.ClickException) as error:
+            # Rank 0 is meeting the same error and tells it; the launcher ends us when rank 0 leaves. If we left first, rank 0 would be ended
+            # before it has spoken. If it does not leave, the error is ours alone and we tell it.
+            time.sleep(_RANK_0_SPEAKS_S)
+            said = (
+                (error.message, error.hint) if isinstance(error, UserError) else (error.format_message(), "see --help")
+            )
+            click.echo(f"error: rank {rank}: {printable(said[0])}\nhint: {printable(said[1])}", err=True)
+            sys.exit(EXIT_WRONG_USE)
+        except (KeyboardInterrupt, click.Abort):
+            sys.exit(EXIT_INTERRUPTED)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """Numbers with commas between them: "0.9,0.95"."""
+
+    def __init__(self, kind: type[int] | type[float]) -> None:
+        self.kind = kind
+        self.name = "N,N,…"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | float, ...]:
+        if isinstance(value, tuple | list):
+            return tuple(value)
+        try:
+            return tuple(self.kind(part) for part in str(value).split(",") if part.strip())
+        except ValueError:
+            self.fail(f"{value!r}: not numbers with commas between them", param, ctx)
+
+
+def _option(name: str, kind: object, text: str, **more: object) -> Callable[[_Function], _Function]:
+    """An option of `run` with the default of `RunConfig`."""
+    default = _DEFAULTS[name]
+    shown = (
+        ",".join(map(str, default)) if isinstance(default, tuple) and default else bool(default not in (None, (), ""))
+    )
+    return click.option(options.option(name), name, type=kind, default=default, show_default=shown, help=text, **more)  # type: ignore[arg-type]
+
+
+def _choice(words: object) -> click.Choice[str]:
+    return click.Choice(get_args(words))
+
+
+@click.group(cls=RankCommands, context_settings=context_settings("TRAINER"))
+def main() -> None:
+    """Fine-tunes a causal language model on packed rows.
+
+    \b
+    Example:
+      packer build chats.jsonl --tokenizer Qwen/Qwen3.5-0.8B -o data/packed
+      trainer run --shards data/packed --steps 100 --lr 2e-5
+    """
+
+
+@main.command(short_help="Train on a folder of packed shards, alone or under torchrun.")
+@click.option("--shards", required=True, help="Folder that `packer build` wrote.")
+@_option("eval_shards", str, "Folder with rows to evaluate on.  [default: the eval split of --shards, if it has one]")
+@_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@_option("init", _choice(options.Init), "Start from its weights, or from random ones made with --seed.")
+@_option("steps", int, "Optimiser steps.")
+@_option("epochs", int, "Times through the rows.  [default: 1, unless --steps]")
+@_option("rows_per_step", int, "Rows of an optimiser step, over all ranks.")
+@_option("micro_rows", int, "Rows a rank computes in one pass.")
+@_option(
+    "balance",
+    _choice(options.Balance),
+    "batch: sort a step's rows by attention cost, so that ranks work on like rows; off: stream order.",
+)
+@_option("skip_rows", Numbers(int), "Rows that keep their place but are not trained on: 17,1204.")
+@_option("lr", float, "Peak learning rate. The default suits a pretrained model; random weights want 1e-3 or so.")
+@_option("warmup", str, "Steps of linear warm-up (100), or a share of the run (0.03).")
+@_option(
+    "schedule",
+    _choice(options.Schedule),
+    "After warm-up, down to 0 at the end; wsd: constant, then linear over the last fifth.",
+)
+@_option("weight_decay", float, "Of matrices; biases, norms, gates and short convolutions have none.")
+@_option("betas", Numbers(float), "AdamW's two.")
+@_option("clip", float, "Largest norm of the whole gradient; 0: no clipping.")
+@_option(
+    "dtype",
+    _choice(options.Dtype),
+    "Of the computation; auto: bf16 on a GPU, fp32 on CPU. Master weights and optimiser are fp32, always.",
+)
+@_option(
+    "activation_checkpointing",
+    _choice(options.Checkpointing),
+    "Recompute in backward: nothing, all but matrix products and attention, or all.",
+)
+@_option(
+    "reduce",
+    _choice(options.Reduce),
+    "Sum gradients over ranks after each pass, or once a step (holds 4 bytes for every parameter on every rank).",
+)
+@_option("replicas", int, "Whole copies of the model (HSDP): each is sharded over ranks ÷ N neighbours.")
+@_option("kernels", _choice(options.Kernels), "auto: fused on a GPU (a missing package is an error), reference on CPU.")
+@_option(
+    "eval_every",
+    int,
+    "Evaluate every N steps and at the end; 0: never.  [default: at the end, where there are eval rows]",
+)
+@_option("save_every", int, "Checkpoint every N steps, besides at the end and on Ctrl-C; 0: only then.")
+@_option("keep", int, "Keep the newest N checkpoints; 0: all.")
+@_option("log_every", int, "A line of metrics every N steps.")
+@_option("out", str, "The run's folder.  [default: runs/NAME, the name of the shards' folder]")
+@_option(
+    "resume",
+    str,
+    "auto: go on from the run folder's newest checkpoint; never; or a run's or checkpoint's folder.",
+    metavar="auto|never|DIR",
+)
+@_option("seed", int, "Of the order of rows and of random weights.")
+@config_option
+@click.option("--dry-run", is_flag=True, help="Print the resolved options as TOML and what would be done, and stop.")
+def run(dry_run: bool, **values: object) -> int:
+    """Trains on packed rows. One process, or every rank of a torchrun:
+
+    \b
+      trainer run --shards data/packed --steps 100 --lr 2e-5 --out runs/first
+      torchrun --nproc-per-node 8 -m trainer run --shards data/packed --epochs 2 --out runs/second
+
+    The same command goes on where an earlier one stopped. Ctrl-C or SIGTERM saves a checkpoint first and ends with status 130 or 143;
+    under torchrun that must be done within its 30 seconds.
+    """
+    config = RunConfig(**values)  # type: ignore[arg-type]  # click has checked each option's type
+    if dry_run:
+        return _dry_run(config)
+    from trainer.loop import run as run_loop
+
+    return run_loop(config)
+
+
+def _dry_run(config: RunConfig) -> int:
+    from trainer.prepare import describe, prepare
+
+    world = int(os.environ.get("WORLD_SIZE", config.replicas))
+    prepared = prepare(config, world=world)
+    # Comments, so that the whole output is a file that --config reads.
+    said = [f"# {label}: {text}" for label, text in describe(prepared, world=world)]
+    if os.environ.get("RANK", "0") == "0":
+        click.echo("\n".join([to_toml(prepared.config.options()).rstrip("\n"), *said]))
+    return 0

@@ -1,0 +1,61 @@
+"""The loss on rows that are not trained on, per supervised token, over all ranks.
+
+Every rank makes the same number of passes: places that the rows do not fill hold a row of weight 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from packer.errors import UserError
+from packer.shards import Corpus
+from trainer.batch import Shape
+from trainer.loader import ShardCheck, read_pass
+from trainer.ranks import Ranks
+from trainer.step import loss_of
+
+
+class Evaluation:
+    """The eval rows and how to read them; `loss` may be called any number of times, and holds each shard against its digest the first time."""
+
+    def __init__(self, corpus: Corpus, *, shape: Shape, ranks: Ranks) -> None:
+        self.supervised = int(corpus.column("num_supervised").sum())
+        if self.supervised == 0:
+            raise UserError(
+                f"{corpus.folder}: no row of its {corpus.split} split has a target", "leave it out: --eval-every 0"
+            )
+        self._corpus, self._shape, self._ranks = corpus, shape, ranks
+        self._check = ShardCheck(corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
+        together = ranks.world * shape.rows
+        places = np.arange(-(-len(corpus) // together) * together).reshape(-1, ranks.world, shape.rows)[:, ranks.rank]
+        self._weights = places < len(corpus)
+        self._rows = np.where(self._weights, places, 0)
+
+    def loss(self, model: nn.Module, units: Sequence[FSDPModule]) -> float:
+        """Σ cross-entropy ÷ targets of all eval rows; every rank calls it. Raises UserError on a row or shard that is damaged."""
+        ranks = self._ranks
+        self._check.touch(np.arange(len(self._corpus)))
+        total = torch.zeros((), dtype=torch.float64, device=ranks.device)
+        model.eval()
+        with torch.no_grad():
+            for rows, weights in zip(self._rows, self._weights, strict=True):
+                read = partial(
+                    read_pass, self._corpus, rows, weights, shape=self._shape, pin=ranks.device.type == "cuda"
+                )
+                batch = ranks.together(read)
+                total += loss_of(model, batch.to(ranks.device))
+        model.train()
+        for unit in units:
+            unit.reshard()  # Without a backward nothing else frees what the forward gathered.
+        ranks.together(self._check.finish)
+        return float(ranks.gather([total.item()]).sum()) / self.supervised
+
+    def close(self) -> None:
+        """Ends the background check."""
+        self._check.close()

@@ -1,0 +1,229 @@
+"""A training run from its options to its last checkpoint, to be read from top to bottom.
+
+    status = run(RunConfig(shards="data/packed", steps=100, out="runs/first"))
+
+Every rank runs this same code; rank 0 alone prints and writes. Between two steps all ranks agree on errors and on the wish to stop, so that
+none is left waiting; within a step nothing waits for the device except where a line of metrics is due.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+
+import torch
+
+from packer.console import printable
+from packer.errors import UserError
+from trainer import checkpoint
+from trainer.config import RunConfig, warmup_steps
+from trainer.evaluate import Evaluation
+from trainer.flops import flops_of, peak_flops
+from trainer.interrupts import Interrupts
+from trainer.loader import Prefetch, ShardCheck, StepWork, plan_step, read_steps, row_list
+from trainer.metrics import Window, step_line
+from trainer.optim import learning_rate
+from trainer.prepare import prepare
+from trainer.ranks import Ranks, start_ranks
+from trainer.setup import Ready, Say, make_ready
+from trainer.step import StepResult, accumulate, train_step
+
+# Steps read ahead. Two: one is ready when the model asks, one is being read. A step of 128 rows of 8,192 slots takes 38 MB.
+_READ_AHEAD = 2
+
+
+def run(config: RunConfig) -> int:
+    """Trains; returns 0 at the end, 128 + signal after one stopped it. Raises UserError, on every rank, for what a person can mend."""
+    with start_ranks() as ranks:
+        prepared = ranks.together(lambda: prepare(_resolve_dtype(config, ranks.device), world=ranks.world))
+        found = ranks.together(lambda: checkpoint.find(prepared))
+        say = _printer(ranks)
+        if found is not None:
+            saved = ranks.together(lambda: checkpoint.read_record(found))
+            checkpoint.refuse_other_run(saved, checkpoint.record(prepared, step=saved.step), checkpoint=found)
+            if saved.step == saved.steps:
+                say("done", f"{prepared.folder} already holds all {saved.steps:,} steps of this run: nothing to do")
+                say("hint", "give another --out to train again")
+                return 0
+        return _Loop(make_ready(prepared, ranks, say, found)).train()
+
+
+def _resolve_dtype(config: RunConfig, device: torch.device) -> RunConfig:
+    if config.dtype != "auto":
+        return config
+    return dataclasses.replace(config, dtype="bf16" if device.type == "cuda" else "fp32")
+
+
+def _printer(ranks: Ranks) -> Say:
+    """Prints "label  text" on rank 0. Flushed: a log file shows a step when it is made."""
+
+    def say(label: str, text: str) -> None:
+        if ranks.first:
+            print(f"{label:<7} {printable(text)}" if label else printable(text), flush=True)
+
+    return say
+
+
+class _Loop:
+    """One part of a run: from its start or a checkpoint to its end or a signal."""
+
+    def __init__(self, ready: Ready) -> None:
+        self.ready = ready
+        self.config, self.ranks, self.say = ready.prepared.config, ready.ranks, ready.say
+        self.steps = ready.prepared.order.steps
+        self.warmup = warmup_steps(self.config.warmup, total=self.steps)
+        self.saved = ready.start
+        dtype = torch.bfloat16 if self.config.dtype == "bf16" else torch.float32
+        self.window = Window(flops=flops_of(ready.model), peak=peak_flops(self.ranks.device, dtype))
+        self.last_loss = float("nan")
+        # On the device, and read only where a line is due: the first step whose gradient was not finite, and how many there were.
+        self.bad_step = torch.full((), -1, dtype=torch.int64, device=self.ranks.device)
+        self.skipped = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
+
+    def train(self) -> int:
+        """Makes the steps that are left; returns the exit status."""
+        ready, ranks, corpus = self.ready, self.ranks, self.ready.prepared.corpus
+        plans = (
+            plan_step(ready.prepared, ready.counts, step, world=ranks.world) for step in range(ready.start, self.steps)
+        )
+        check = ShardCheck(corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
+        pin = ranks.device.type == "cuda"
+        work = read_steps(plans, corpus, rank=ranks.rank, shape=ready.shape, pin=pin, check=check)
+        evaluation = self._evaluation()
+        try:
+            with Interrupts() as interrupts, Prefetch(work, depth=_READ_AHEAD) as ahead:
+                for step in range(ready.start, self.steps):
+                    wish = self._step(step, ahead, check, interrupts)
+                    if wish:
+                        self._stop(wish, step)
+                        return 128 + wish
+                    self._between(step + 1, evaluation, check)
+        finally:
+            check.close()
+            if evaluation is not None:
+                evaluation.close()
+        self._farewell()
+        return 0
+
+    def _evaluation(self) -> Evaluation | None:
+        corpus = self.ready.prepared.eval_corpus
+        if corpus is None:
+            return None
+        return self.ranks.together(lambda: Evaluation(corpus, shape=self.ready.shape, ranks=self.ranks))
+
+    def _step(self, step: int, ahead: Prefetch[StepWork], check: ShardCheck, interrupts: Interrupts) -> int:
+        """Makes step `step`, unless a signal has come on some rank: then returns its number."""
+        config, ranks, ready = self.config, self.ranks, self.ready
+        began = time.perf_counter()
+        error, work = None, None
+        try:
+            check.raise_if_broken()
+            work = ahead.get()
+        except UserError as raised:
+            error = raised
+        waited = time.perf_counter() - began
+        wish = ranks.agree(error=error, signal=interrupts.signal)
+        if wish:
+            return wish
+        assert work is not None  # agree has raised where there is none
+        # So that a model with dropout draws the same numbers in a run that was interrupted.
+        torch.manual_seed(((config.seed * 1_000_003 + step) * 65_537 + ranks.rank) % 2**63)
+        if step == ready.start and ranks.device.type == "cuda":
+            self._warm_up(work)
+        rate = learning_rate(step, peak=config.lr, warmup=self.warmup, steps=self.steps, schedule=config.schedule)
+        result = train_step(
+            ready.model,
+            ready.units,
+            ready.optimizer,
+            work.passes,
+            supervised=work.plan.supervised,
+            lr=rate,
+            clip=config.clip,
+            reduce=config.reduce,
+            device=ranks.device,
+        )
+        self.bad_step = torch.where((self.bad_step < 0) & ~result.finite, step, self.bad_step)
+        self.skipped += ~result.finite
+        self.window.add(work, waited_s=waited)
+        if step == ready.start or (step + 1) % config.log_every == 0 or step + 1 == self.steps:
+            self._log(work, result, rate)
+        return 0
+
+    def _warm_up(self, work: StepWork) -> None:
+        """One pass whose gradient is thrown away: kernels are compiled and tuned before a step is timed and before memory is full."""
+        self.say("warm-up", "first pass: kernels are compiled and tuned, which may take minutes")
+        began = time.perf_counter()
+        ready, first = self.ready, work.passes[:1]
+        accumulate(
+            ready.model, ready.units, first, supervised=work.plan.supervised, reduce="pass", device=self.ranks.device
+        )
+        ready.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        self.ranks.barrier()
+        self.say("warm-up", f"done in {time.perf_counter() - began:.1f} s, not counted in the rates")
+        self.window.restart()
+
+    def _log(self, work: StepWork, result: StepResult, rate: float) -> None:
+        order, done = self.ready.prepared.order, work.plan.step + 1
+        epoch = round(min(done * order.rows_per_step, order.positions) / order.rows, 6)
+        metrics = self.window.close(work, result, epoch=epoch, lr=rate, ranks=self.ranks)
+        self.last_loss = metrics.loss
+        if self.ready.metrics is not None:
+            self.ready.metrics.add_step(metrics)
+        self.say("", step_line(metrics, steps=self.steps))
+        self._refuse_non_finite()
+
+    def _refuse_non_finite(self) -> None:
+        bad, skipped = int(self.bad_step), int(self.skipped)
+        if bad < 0:
+            return
+        rows = plan_step(self.ready.prepared, self.ready.counts, bad, world=self.ranks.world).rows
+        raise UserError(
+            f"step {bad + 1}: the gradient is not finite; its update was not made ({skipped} skipped so far). Rows: {row_list(rows)}",
+            "look at the rows with `packer inspect`; lower --lr or lengthen --warmup, or leave rows out with --skip-rows, and go on from the "
+            "last checkpoint",
+        )
+
+    def _between(self, done: int, evaluation: Evaluation | None, check: ShardCheck) -> None:
+        """What is due after `done` steps besides training: none of it counts in the rates."""
+        config, began, last = self.config, time.perf_counter(), done == self.steps
+        if evaluation is not None and (last or (config.eval_every and done % config.eval_every == 0)):
+            loss = evaluation.loss(self.ready.model, self.ready.units)
+            if self.ready.metrics is not None:
+                self.ready.metrics.add_eval(step=done, eval_loss=loss, eval_supervised_tokens=evaluation.supervised)
+            self.say(
+                "", f"step {done}/{self.steps}  eval loss {loss:.4f} over {evaluation.supervised:,} supervised tokens"
+            )
+        if last:
+            self.ranks.together(check.finish)
+        if last or (config.save_every and done % config.save_every == 0):
+            self._save(done)
+        self.window.skip(time.perf_counter() - began)
+
+    def _save(self, done: int) -> None:
+        self._refuse_non_finite()
+        prepared, keep = self.ready.prepared, self.config.keep
+        path = checkpoint.save(prepared, self.ready.model, self.ready.optimizer, step=done, ranks=self.ranks)
+        self.saved = done
+        self.say("", f"step {done}/{self.steps}  saved {path}")
+        for old in self.ranks.together(
+            lambda: checkpoint.prune(prepared.folder, keep=keep) if self.ranks.first else []
+        ):
+            self.say("", f"step {done}/{self.steps}  removed {old} (--keep {keep})")
+
+    def _stop(self, wish: int, step: int) -> None:
+        name = signal.Signals(wish).name
+        if step == 0:
+            self.say("stopped", f"{name} before the first step: nothing to save")
+            return
+        if self.saved < step:
+            self._save(step)
+        self.say("stopped", f"{name} after step {step:,} of {self.steps:,}; the same command goes on from there")
+
+    def _farewell(self) -> None:
+        if self.ready.metrics is None:
+            return
+        first = self.ready.metrics.first_loss()
+        losses = f"loss {first:.4f} → {self.last_loss:.4f}" if first is not None else f"loss {self.last_loss:.4f}"
+        self.say("done", f"{self.steps:,} steps, {losses}; the run lies in {self.ready.prepared.folder}")

@@ -1,0 +1,173 @@
+"""What a run measures: one JSON line and one line for a person every --log-every steps, from rank 0.
+
+Rates are of the window since the last line, over all ranks, and the window waits for the device at its end, so that what was merely enqueued is
+not counted as done. slots: with padding and filling. useful: tokens of examples. supervised: targets.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from packer.files import write_text
+from trainer.flops import Flops
+from trainer.loader import StepWork
+from trainer.ranks import Ranks
+from trainer.step import StepResult
+
+NAME = "metrics.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepMetrics:
+    """Of one step: step (updates done), epoch (share of the rows passed), loss (sum ÷ supervised tokens, all ranks), lr, grad_norm, slots,
+    useful_tokens, supervised_tokens. Of the window: the rates, step_s and data_wait_s (seconds a step, of the rank that waited longest).
+    mfu: of useful tokens, mfu_padded: of all slots; None where the device's peak or the model's count is not known.
+    recompiles: graphs compiled since the start. peak_memory_bytes: of the rank with most; on CPU the process's largest resident size.
+    """
+
+    step: int
+    epoch: float
+    loss: float
+    lr: float
+    grad_norm: float
+    slots: int
+    useful_tokens: int
+    supervised_tokens: int
+    slots_per_s: float
+    useful_tokens_per_s: float
+    supervised_tokens_per_s: float
+    step_s: float
+    data_wait_s: float
+    recompiles: int
+    peak_memory_bytes: int
+    mfu: float | None = None
+    mfu_padded: float | None = None
+
+
+class Window:
+    """Counts between two lines. flops: of the model; peak: FLOP/s of one device; None leaves utilisation out."""
+
+    def __init__(self, *, flops: Flops | None, peak: float | None) -> None:
+        self._flops, self._peak = flops, peak
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets what was counted."""
+        self._began = time.perf_counter()
+        self._steps = self._slots = self._useful = self._supervised = self._squares = 0
+        self._waited = 0.0
+
+    def add(self, work: StepWork, *, waited_s: float) -> None:
+        """Counts one step of this rank, and what it waited for its rows."""
+        self._steps += 1
+        self._slots += sum(batch.shape.slots for batch in work.passes)
+        self._useful += sum(batch.useful_tokens for batch in work.passes)
+        self._supervised += work.plan.supervised
+        self._squares += work.plan.squares
+        self._waited += waited_s
+
+    def close(self, work: StepWork, result: StepResult, *, epoch: float, lr: float, ranks: Ranks) -> StepMetrics:
+        """The metrics of the step just made, and a new window. Every rank calls it; waits for the device."""
+        loss_sum, grad_norm = result.loss_sum.item(), result.grad_norm.item()
+        seconds = time.perf_counter() - self._began
+        slots = sum(batch.shape.slots for batch in work.passes)
+        useful = sum(batch.useful_tokens for batch in work.passes)
+        table = ranks.gather([loss_sum, useful, self._useful, self._waited, _recompiles(), _peak_memory(ranks.device)])
+        summed, largest = table.sum(dim=0).tolist(), table.max(dim=0).values.tolist()
+        metrics = StepMetrics(
+            step=work.plan.step + 1,
+            epoch=epoch,
+            loss=summed[0] / work.plan.supervised,
+            lr=lr,
+            grad_norm=grad_norm,
+            slots=slots * ranks.world,
+            useful_tokens=int(summed[1]),
+            supervised_tokens=work.plan.supervised,
+            slots_per_s=self._slots * ranks.world / seconds,
+            useful_tokens_per_s=summed[2] / seconds,
+            supervised_tokens_per_s=self._supervised / seconds,
+            step_s=seconds / self._steps,
+            data_wait_s=largest[3] / self._steps,
+            recompiles=int(largest[4]),
+            peak_memory_bytes=int(largest[5]),
+            mfu=self._utilisation(summed[2], seconds * ranks.world),
+            mfu_padded=self._utilisation(self._slots * ranks.world, seconds * ranks.world),
+        )
+        self.restart()
+        return metrics
+
+    def _utilisation(self, tokens: float, device_seconds: float) -> float | None:
+        if self._flops is None or self._peak is None:
+            return None
+        done = self._flops.step(tokens=tokens, supervised=self._supervised, squares=self._squares)
+        return done / (device_seconds * self._peak)
+
+    def skip(self, seconds: float) -> None:
+        """Leaves seconds out of the window that were not training: a checkpoint, an evaluation."""
+        self._began += seconds
+
+
+def _recompiles() -> int:
+    # Looked up, not imported: importing dynamo takes seconds, and where nobody has, nothing was compiled.
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo is not None else 0
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+class MetricsFile:
+    """metrics.jsonl of a run's folder, a line at a time. `after`: the step that the run goes on from; later lines of an earlier part are cut."""
+
+    def __init__(self, folder: Path, *, after: int) -> None:
+        self._path = folder / NAME
+        kept = [line for line in self._lines() if json.loads(line)["step"] <= after]
+        write_text(self._path, "".join(line + "\n" for line in kept))
+
+    def _lines(self) -> list[str]:
+        if not self._path.is_file():
+            return []
+        text = self._path.read_text(encoding="utf-8")
+        # A line that a kill cut short has no end.
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def first_loss(self) -> float | None:
+        """The loss of the run's first line."""
+        losses = [json.loads(line).get("loss") for line in self._lines()]
+        return next((float(loss) for loss in losses if loss is not None), None)
+
+    def add_step(self, metrics: StepMetrics) -> None:
+        self._add({name: value for name, value in asdict(metrics).items() if value is not None})
+
+    def add_eval(self, *, step: int, eval_loss: float, eval_supervised_tokens: int) -> None:
+        self._add({"step": step, "eval_loss": eval_loss, "eval_supervised_tokens": eval_supervised_tokens})
+
+    def _add(self, document: dict[str, int | float]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(document) + "\n")
+
+
+def step_line(metrics: StepMetrics, *, steps: int) -> str:
+    """One step for a person: always these things in this order."""
+    left = (steps - metrics.step) * metrics.step_s
+    return (
+        f"step {metrics.step:>{len(str(steps))}}/{steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}  grad norm {metrics.grad_norm:.3f}  "
+        f"{metrics.useful_tokens_per_s:,.0f} useful tokens/s  data wait {metrics.data_wait_s / metrics.step_s:.1%}  ETA {duration(left)}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """1:02:03, or 2:03 below an hour."""
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
