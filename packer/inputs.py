@@ -66,6 +66,10 @@ def resolve(config: BuildConfig) -> Inputs:
         raise UserError(f"--tokenizer {config.tokenizer}: has no chat template", "give one with --chat-template FILE")
     chat_template = ChatTemplate(template, special_tokens=tokenizer.special_tokens, date=config.template_date)
     renderer = Renderer(tokenizer, chat_template, config.policies)
+    for spec in found:
+        if spec.files:
+            # A file that cannot be opened is told before anything is begun.
+            next(sources.read(spec), None)
     entries = tuple(
         Source(
             name=spec.name,
@@ -139,6 +143,7 @@ def build_log(config: BuildConfig, inputs: Inputs, started: float, seconds: Mapp
         "workers": config.worker_count,
         "engine": "local",
         "encoder": inputs.encoder,
+        "encoder_reason": inputs.encoder_reason,
         "versions": {
             name: importlib.metadata.version(name)
             for name in ("numpy", "pyarrow", "tokenizers", "transformers", "jinja2")

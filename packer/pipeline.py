@@ -90,7 +90,6 @@ def _build(config: BuildConfig, inputs: Inputs, progress: Progress, started: flo
 
 def _tokenize(config: BuildConfig, inputs: Inputs, progress: Progress) -> Intake:
     """Sources → token store; raises EncoderDiffersError where a fast encoder is caught giving other ids than the reference."""
-    progress.say(f"encoder: {inputs.encoder} ({inputs.encoder_reason})")
     intake = Intake(config, sources_count=len(inputs.sources))
     with progress.stage("tokenize", unit="conversations") as advance:
         raw = raw_slices(inputs.sources, limit=config.limit)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 _SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_WORTH_A_LINE = 2.0
 
 
 class Progress:
@@ -30,7 +31,7 @@ class Progress:
 
 
 class PlainProgress(Progress):
-    """Lines on stderr: one when a stage ends, and one every ten seconds before that."""
+    """Lines on stderr: one every ten seconds, and one at the end of a stage that took more than two."""
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr)
@@ -53,7 +54,8 @@ class PlainProgress(Progress):
                 self.say(line())
 
         yield advance
-        self.say(line())
+        if time.monotonic() - started > _SECONDS_WORTH_A_LINE:
+            self.say(line())
 
 
 class TerminalProgress(PlainProgress):

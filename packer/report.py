@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from rich import box
@@ -16,9 +17,11 @@ from packer.stats import Stats
 
 
 def print_build(manifest: Manifest, folder: Path) -> None:
-    """The ledger and where the rows lie."""
+    """The ledger, which encoder was used and why, and where the rows lie."""
     console = _console()
     _ledger(console, manifest)
+    log = json.loads((folder / "build-log.json").read_text(encoding="utf-8"))
+    console.print(Text(f"encoder: {log['encoder']} ({log['encoder_reason']})"))
     for name, split in sorted(manifest.splits.items(), reverse=True):
         slots = split.rows * manifest.capacity
         console.print(
@@ -71,6 +74,11 @@ def _ledger(console: Console, manifest: Manifest) -> None:
                 f"left out: {printable(reason)}", f"{conversations.get(reason, 0):,}", f"{tokens.get(reason, 0):,}"
             )
     console.print(table)
+    for role, spelled in sorted(manifest.ledger.control_tokens.items()):
+        found = ", ".join(f"{token} {count:,}" for token, count in sorted(spelled.items()))
+        console.print(
+            Text(f"control tokens spelled by {role} ({manifest.options['control_tokens']}): {printable(found)}")
+        )
     console.print()
 
 
