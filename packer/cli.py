@@ -34,6 +34,16 @@ def _share(text: str, option: str) -> Fraction:
     return number / 100 if text.strip().endswith("%") else number
 
 
+def _weighted(text: str) -> tuple[str, Fraction]:
+    name, equals, weight = text.rpartition("=")
+    if not equals or not name:
+        raise UserError(f"--mix {text}: no weight", f"write --mix {text}=1")
+    try:
+        return name, Fraction(weight)
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"--mix {text}: the weight {weight!r} is not a number", f"write --mix {name}=0.5") from None
+
+
 def _date(text: object) -> datetime.date | None:
     if text is None:
         return None
@@ -55,6 +65,12 @@ def _segments(text: str) -> int | None:
 @main.command()
 @click.argument("dataset", nargs=-1)
 @click.option("-o", "--out", type=click.Path(path_type=Path), default="data/packed", help="Folder to write.")
+@click.option(
+    "--mix",
+    multiple=True,
+    metavar="NAME=WEIGHT",
+    help="A source with its weight: copies of each conversation, a fraction by seeded choice. Repeatable.",
+)
 @click.option("--split", help="Split of a hub data set.  [default: train_sft for ultrachat_200k, else train]")
 @click.option("--eval-split", help="Split of the hub data set to pack for evaluation.")
 @click.option(
@@ -112,7 +128,9 @@ def _segments(text: str) -> int | None:
 @click.option("--dry-run", is_flag=True, help="Print the resolved options as a --config file and stop.")
 @click.option("--quiet", is_flag=True, help="No progress and no report.")
 @config_option
-def build(dataset: tuple[str, ...], out: Path, dry_run: bool, quiet: bool, **options: object) -> None:
+def build(
+    dataset: tuple[str, ...], out: Path, mix: tuple[str, ...], dry_run: bool, quiet: bool, **options: object
+) -> None:
     """Pack DATASET (hub name, files or folders; default HuggingFaceH4/ultrachat_200k) into rows.
 
     \b
@@ -130,6 +148,7 @@ def build(dataset: tuple[str, ...], out: Path, dry_run: bool, quiet: bool, **opt
         max_loss=_share(str(options.pop("max_loss")), "--max-loss"),
         max_segments=_segments(str(options.pop("max_segments"))),
         template_date=_date(options.pop("template_date")),
+        mix=tuple(_weighted(text) for text in mix),
         **options,  # type: ignore[arg-type]  # click has converted each to the field's type
     )
     if dry_run:

@@ -28,6 +28,7 @@ class BuildConfig:
     """What to build from what, and where. Raises UserError on values that cannot be."""
 
     datasets: tuple[str, ...] = ()
+    mix: tuple[tuple[str, Fraction], ...] = ()
     out: Path
     split: str | None = None
     eval_split: str | None = None
@@ -85,6 +86,12 @@ class BuildConfig:
             raise UserError(f"--workers {self.workers}: must be 0 (a worker a core) or more", "leave it out")
         if self.seed < 0:
             raise UserError(f"--seed {self.seed}: must be 0 or more", "try --seed 0")
+        for name, weight in self.mix:
+            if weight <= 0:
+                raise UserError(
+                    f"--mix {name}={float(weight):g}: the weight must be above 0",
+                    "leave the source out, or write --mix NAME=0.5",
+                )
         for option, value, known in (
             ("--strategy", self.strategy, get_args(Strategy)),
             ("--train-on", self.train_on, get_args(TrainOn)),
@@ -95,6 +102,11 @@ class BuildConfig:
         ):
             if value not in known:
                 raise UserError(f"{option} {value}: must be one of {', '.join(known)}", f"try {option} {known[0]}")
+
+    @property
+    def sources(self) -> tuple[tuple[str, Fraction], ...]:
+        """Every source by name, with the number of copies of each of its conversations."""
+        return (*((name, Fraction(1)) for name in self.datasets), *self.mix)
 
     @property
     def rows_a_shard(self) -> int:

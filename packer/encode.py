@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import xxhash
+
 from packer.conversation import Rejected
+from packer.readers import NotJsonError, RawRow, parsed
 from packer.render import Example, Policies, Renderer
-from packer.source import RawRow
 from packer.template import ChatTemplate
 from packer.tokenizer import load_tokenizer
 from packer.tokens import TokenSlice, join_examples
@@ -35,11 +37,19 @@ class EncodeSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawSlice:
-    """Some rows of one source, in order. is_eval: the whole source belongs to the eval split."""
+    """Some rows of one source, in order. is_eval: the whole source belongs to the eval split. weight: copies of each conversation."""
 
     source: int
     is_eval: bool
     rows: Sequence[RawRow]
+    weight: Fraction = Fraction(1)
+    seed: int = 0
+
+    def copies(self, row: int) -> int:
+        """How many copies of a row go in: the whole part of the weight, and one more for a share of the rows drawn by seed, source and row."""
+        whole, rest = divmod(self.weight, 1)
+        drawn = xxhash.xxh3_64_intdigest(f"{self.seed}:{self.source}:{row}".encode()) < int(rest * 2**64)
+        return int(whole) + drawn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,15 +83,19 @@ def make_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]
     eval_below = int(settings.eval_fraction * 2**64)
 
     def encode(raw: RawSlice) -> EncodedSlice:
-        readable = [row for row in raw.rows if row.error is None]
-        outcomes = dict(
-            zip((row.number for row in readable), renderer.examples([row.value for row in readable]), strict=True)
-        )
+        values: dict[int, object] = {}
+        faults: dict[int, Rejected] = {}
+        for row in raw.rows:
+            try:
+                values[row.number] = parsed(row)
+            except NotJsonError as error:
+                faults[row.number] = Rejected("not_json", str(error))
+        outcomes = {**faults, **dict(zip(values, renderer.examples(list(values.values())), strict=True))}
         kept: list[tuple[RawRow, Example]] = []
         rejects = []
         spelled: Counter[tuple[str, str]] = Counter()
         for row in raw.rows:
-            outcome = outcomes[row.number] if row.error is None else Rejected("not_json", row.error)
+            outcome = outcomes[row.number]
             if isinstance(outcome, Rejected):
                 rejects.append(
                     Reject(
@@ -95,6 +109,7 @@ def make_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]
             source=raw.source,
             rows=[row.number for row, _ in kept],
             is_eval=[raw.is_eval or example.content_hash < eval_below for _, example in kept],
+            copies=[raw.copies(row.number) for row, _ in kept],
             examples=[example for _, example in kept],
         )
         places = tuple(row.place for row, _ in kept)

@@ -22,6 +22,7 @@ from packer.encode import EncodeSettings
 from packer.encoders import choose_encoder
 from packer.errors import UserError
 from packer.manifest import MANIFEST_NAME, Manifest, Source, SourceFile, load_manifest
+from packer.readers import digest
 from packer.render import Renderer
 from packer.source import SourceSpec
 from packer.template import ChatTemplate
@@ -48,7 +49,7 @@ class Inputs:
 def resolve(config: BuildConfig) -> Inputs:
     """Finds sources, tokenizer and template, and holds the template against the probe conversation."""
     found = sources.open_sources(
-        config.datasets, split=config.split, eval_split=config.eval_split, revision=config.revision
+        config.sources, split=config.split, eval_split=config.eval_split, revision=config.revision
     )
     tokenizer = load_tokenizer(config.tokenizer)
     if config.chat_template is not None:
@@ -67,7 +68,7 @@ def resolve(config: BuildConfig) -> Inputs:
     chat_template = ChatTemplate(template, special_tokens=tokenizer.special_tokens, date=config.template_date)
     renderer = Renderer(tokenizer, chat_template, config.policies)
     for spec in found:
-        if spec.files:
+        if spec.file:
             # A file that cannot be opened is told before anything is begun.
             next(sources.read(spec), None)
     entries = tuple(
@@ -75,8 +76,8 @@ def resolve(config: BuildConfig) -> Inputs:
             name=spec.name,
             revision=spec.revision or "",
             split=spec.split,
-            files=tuple(SourceFile(file=name, xxh3_128=digest) for name, digest in sources.digests(spec)),
-            weight="1",
+            files=(SourceFile(file=spec.name, xxh3_128=digest(spec.file)),) if spec.file else (),
+            weight=str(spec.weight),
             conversations=0,
         )
         for spec in found
@@ -150,6 +151,6 @@ def build_log(config: BuildConfig, inputs: Inputs, started: float, seconds: Mapp
         },
         "python": platform.python_version(),
         "tokenizer_path": str(inputs.tokenizer.folder.resolve()) if Path(config.tokenizer).is_dir() else "",
-        "sources": [str(file.resolve()) for spec in inputs.sources for file in spec.files],
+        "sources": [spec.file or spec.name for spec in inputs.sources],
     }
     return json.dumps(log, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

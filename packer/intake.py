@@ -31,8 +31,8 @@ _ROWS_A_SLICE = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examples:
-    """What goes into rows, as numbers [n]: the place in the token store and the stretch of it (starts, lengths, in tokens), targets, which piece of its
-    conversation, whether it is for eval.
+    """What goes into rows, as numbers [n]: the place in the token store and the stretch of it (starts, lengths, in tokens), targets, which piece and which
+    copy of its conversation, whether it is for eval.
     """
 
     stored: Int64Array
@@ -40,10 +40,11 @@ class Examples:
     lengths: Int64Array
     supervised: Int64Array
     piece: Int32Array
+    copy: Int32Array
     is_eval: BoolArray
 
 
-def raw_slices(specs: Sequence[SourceSpec], *, limit: int | None) -> Iterator[RawSlice]:
+def raw_slices(specs: Sequence[SourceSpec], *, limit: int | None, seed: int) -> Iterator[RawSlice]:
     """The rows of all sources in order, 512 at a time. limit counts training conversations over all sources; an eval source is cut to the same number."""
     left = limit
     for number, spec in enumerate(specs):
@@ -51,7 +52,7 @@ def raw_slices(specs: Sequence[SourceSpec], *, limit: int | None) -> Iterator[Ra
         while batch := list(islice(rows, _ROWS_A_SLICE)):
             if left is not None and not spec.is_eval:
                 left -= len(batch)
-            yield RawSlice(source=number, is_eval=spec.is_eval, rows=batch)
+            yield RawSlice(source=number, is_eval=spec.is_eval, rows=batch, weight=spec.weight, seed=seed)
 
 
 class Intake:
@@ -77,7 +78,7 @@ class Intake:
                 self.books.reject(reject.reason)
             self.rejects += encoded.rejects
             self.control_tokens += encoded.control_tokens
-            self._kept.append(self._cut(encoded, stored))
+            self._kept.append(self._take(encoded, stored))
             stored += len(tokens.lengths)
             count = len(tokens.lengths) + len(encoded.rejects)
             self.read[tokens.source] += count
@@ -85,37 +86,62 @@ class Intake:
             if len(tokens.lengths):
                 yield tokens
 
-    def _cut(self, encoded: EncodedSlice, stored: int) -> Examples:
-        """The pieces of a slice's conversations that go into rows; nearly always one each, all of it."""
-        tokens, capacity = encoded.tokens, self._config.capacity
-        mask, first = tokens.mask(), 0
-        turn_ends = np.split(tokens.turn_ends, np.cumsum(tokens.turns)[:-1]) if len(tokens.turns) else []
-        pieces: list[tuple[int, int, int, int, int, bool]] = []
-        for place, length in enumerate(tokens.lengths.tolist()):
-            its_mask = mask[first : first + length]
-            first += length
-            cuts = cut(length=length, turn_ends=turn_ends[place], capacity=capacity, policy=self._config.overlong)
-            kept = [(start, end, count) for start, end in cuts if (count := targets(its_mask, start, end))]
-            if not kept:
-                self._lose_overlong(encoded, place)
-                continue
-            inside = sum(end - start for start, end, _ in kept)
-            self.books.take(tokens=inside)
-            if inside < length:
-                self.books.lose_part(
-                    "truncated" if self._config.overlong == "truncate" else "split_off", tokens=length - inside
-                )
-            for piece, (start, end, count) in enumerate(kept):
-                pieces.append((stored + place, start, end - start, count, piece, bool(tokens.is_eval[place])))
-        table = np.array(pieces, dtype=np.int64).reshape(-1, 6)
+    def _take(self, encoded: EncodedSlice, stored: int) -> Examples:
+        """What goes into rows of one slice: nearly always each conversation whole and once."""
+        tokens = encoded.tokens
+        lengths = tokens.lengths.astype(np.int64)
+        drawn = tokens.copies > 0
+        fits = lengths <= self._config.capacity
+        self.books.leave_out("not_drawn", conversations=int((~drawn).sum()))
+        whole = np.flatnonzero(drawn & fits)
+        self.books.take(conversations=len(whole), tokens=int((lengths * tokens.copies)[whole].sum()))
+        places, starts, ends, piece = [whole], [np.zeros_like(whole)], [lengths[whole]], [np.zeros_like(whole)]
+        for place in np.flatnonzero(drawn & ~fits).tolist():
+            kept = self._pieces(encoded, place)
+            places.append(np.full(len(kept), place))
+            starts.append(np.array([start for start, _ in kept], dtype=np.int64))
+            ends.append(np.array([end for _, end in kept], dtype=np.int64))
+            piece.append(np.arange(len(kept)))
+        of = np.concatenate(places).astype(np.int64)
+        table = np.stack([of, np.concatenate(starts), np.concatenate(ends), np.concatenate(piece)])
+        table = table[:, np.argsort(of, kind="stable")]
+        # Every copy of a piece is an example of its own, copy by copy.
+        copies = tokens.copies[table[0]]
+        table = np.repeat(table, copies, axis=1)
+        copy = np.arange(len(table[0])) - np.repeat(np.cumsum(copies) - copies, copies)
+        of, start, end = table[0], table[1], table[2]
+        # Targets of a piece: those of its stretch of the mask, less its first token, before which nothing stands.
+        before = np.concatenate([[0], np.cumsum(tokens.mask())])
+        first = (np.cumsum(lengths) - lengths)[of]
         return Examples(
-            stored=table[:, 0],
-            starts=table[:, 1],
-            lengths=table[:, 2],
-            supervised=table[:, 3],
-            piece=table[:, 4].astype(np.int32),
-            is_eval=table[:, 5].astype(bool),
+            stored=stored + of,
+            starts=start,
+            lengths=end - start,
+            supervised=before[first + end] - before[np.minimum(first + start + 1, first + end)],
+            piece=table[3].astype(np.int32),
+            copy=copy.astype(np.int32),
+            is_eval=tokens.is_eval[of],
         )
+
+    def _pieces(self, encoded: EncodedSlice, place: int) -> list[tuple[int, int]]:
+        """The pieces of one over-long conversation that go in, entered in the books; none where it is left out."""
+        tokens, policy = encoded.tokens, self._config.overlong
+        length, copies = int(tokens.lengths[place]), int(tokens.copies[place])
+        first, turn = int(tokens.lengths[:place].sum()), int(tokens.turns[:place].sum())
+        mask = tokens.mask()[first : first + length]
+        turn_ends = tokens.turn_ends[turn : turn + int(tokens.turns[place])]
+        cuts = cut(length=length, turn_ends=turn_ends, capacity=self._config.capacity, policy=policy)
+        kept = [(start, end) for start, end in cuts if targets(mask, start, end)]
+        if not kept:
+            self._lose_overlong(encoded, place)
+            return []
+        inside = sum(end - start for start, end in kept)
+        self.books.take(conversations=1, tokens=copies * inside)
+        if inside < length:
+            self.books.lose_part(
+                "truncated" if policy == "truncate" else "split_off", tokens=copies * (length - inside)
+            )
+        return kept
 
     @property
     def examples(self) -> Examples:
@@ -159,14 +185,14 @@ class Intake:
         detail = f"{length} tokens do not fit a row of {self._config.capacity}"
         if self._config.overlong == "error":
             raise UserError(f"{where}: {detail}", "give a larger --capacity, or --overlong drop")
-        self.books.lose("overlong", tokens=length)
+        self.books.lose("overlong", tokens=length * int(encoded.tokens.copies[place]))
         source, row = encoded.tokens.source, int(encoded.tokens.rows[place])
         self.rejects.append(Reject(source=source, row=row, place=where, reason="overlong", detail=detail))
 
     def _refuse_empty(self) -> None:
         if self.books.conversations["in"]:
             return
-        names = ", ".join(self._config.datasets) or sources.DEFAULT_DATASET
+        names = ", ".join(name for name, _ in self._config.sources) or sources.DEFAULT_DATASET
         if not self.books.conversations["read"]:
             raise UserError(
                 f"{names}: empty: not one conversation in it", "check that the file was written whole, or name another"

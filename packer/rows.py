@@ -126,7 +126,7 @@ def write_examples(out: Path, store: TokenStore, examples: Examples) -> None:
         "source": store.column("source")[examples.stored],
         "row": store.column("row")[examples.stored],
         "piece": examples.piece,
-        "copy": np.zeros(count, dtype=np.int32),
+        "copy": examples.copy,
         "tokens": examples.lengths,
         "supervised": examples.supervised,
         "split": np.where(examples.is_eval, "eval", "train"),

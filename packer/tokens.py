@@ -1,6 +1,6 @@
 """The token store: every conversation's ids and mask, once, whatever the capacity. Rows are laid out from it, and other capacities can be.
 
-tokens/part-00000.arrow    a record batch a slice of conversations: source, row, is_eval, input_ids, loss_mask
+tokens/part-00000.arrow    a record batch a slice of conversations: source, row, is_eval, copies, input_ids, loss_mask
 
 store = TokenStore(Path("data/packed/tokens"))
 ids, loss_mask = store[3]
@@ -27,6 +27,7 @@ STORE_SCHEMA = pa.schema(
         pa.field("source", pa.int16(), nullable=False),
         pa.field("row", pa.int64(), nullable=False),
         pa.field("is_eval", pa.bool_(), nullable=False),
+        pa.field("copies", pa.int32(), nullable=False),
         pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
         pa.field("loss_mask", pa.list_(pa.field("item", pa.bool_(), nullable=False)), nullable=False),
         pa.field("turn_ends", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
@@ -38,7 +39,7 @@ STORE_SCHEMA = pa.schema(
 class TokenSlice:
     """Some conversations as tokens, one behind the other.
 
-    rows int64 [n]: their places in the source. is_eval bool [n]. lengths int32 [n], in tokens. ids int32 [T], T the sum of the lengths. mask_bits
+    rows int64 [n]: their places in the source. is_eval bool [n]. copies int32 [n]: how often each goes in. lengths int32 [n], in tokens. ids int32 [T], T the sum of the lengths. mask_bits
     uint8 [T/8]: the loss mask, eight tokens a byte, lowest bit first. turns int32 [n]: assistant's turns in each; turn_ends int32 [sum of turns]:
     where each of them ends, counted from its conversation's first token.
     """
@@ -46,6 +47,7 @@ class TokenSlice:
     source: int
     rows: Int64Array
     is_eval: BoolArray
+    copies: Int32Array
     lengths: Int32Array
     ids: Int32Array
     mask_bits: NDArray[np.uint8]
@@ -68,6 +70,7 @@ class TokenSlice:
             pa.array(np.full(count, self.source, dtype=np.int16)),
             pa.array(self.rows),
             pa.array(self.is_eval),
+            pa.array(self.copies),
             lists("input_ids", pa.array(self.ids), self.lengths),
             lists("loss_mask", mask, self.lengths),
             lists("turn_ends", pa.array(self.turn_ends), self.turns),
@@ -126,7 +129,7 @@ class TokenStore:
 
 
 def join_examples(
-    *, source: int, rows: Sequence[int], is_eval: Sequence[bool], examples: Sequence[Example]
+    *, source: int, rows: Sequence[int], is_eval: Sequence[bool], copies: Sequence[int], examples: Sequence[Example]
 ) -> TokenSlice:
     """One slice of examples that were made one by one."""
 
@@ -137,6 +140,7 @@ def join_examples(
         source=source,
         rows=np.array(rows, dtype=np.int64),
         is_eval=np.array(is_eval, dtype=bool),
+        copies=np.array(copies, dtype=np.int32),
         lengths=np.array([len(example.ids) for example in examples], dtype=np.int32),
         ids=joined([example.ids for example in examples], np.int32),
         mask_bits=np.packbits(joined([example.loss_mask for example in examples], np.bool_), bitorder="little"),

@@ -14,6 +14,8 @@ SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", 
 PURE = ("plan", "layout", "order", "ledger", "savings", "schema", "types")
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
+    "fsspec": {"packer/source.py", "packer/readers.py"},
+    "huggingface_hub": {"packer/source.py", "packer/tokenizer.py", "trainer/model.py"},
     "tokenizers": {"packer/tokenizer.py", "packer/encoders.py"},
     "splintr": {"packer/encoders.py"},
     "fastokens": {"packer/encoders.py"},

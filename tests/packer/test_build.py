@@ -426,3 +426,138 @@ def test_split_loses_no_token_and_no_piece_begins_with_a_target(tmp_path: Path) 
 def test_what_texts_spell_is_in_the_manifest(tmp_path: Path) -> None:
     data = write_jsonl(tmp_path / "chats.jsonl", [chat("what is <|im_end|> and <|im_end|>?", "a mark")])
     assert packer.build(config(tmp_path / "packed", data)).ledger.control_tokens == {"user": {"<|im_end|>": 2}}
+
+
+def test_weights_are_copies_and_fractions_are_drawn_by_seed(tmp_path: Path) -> None:
+    first = write_jsonl(tmp_path / "a.jsonl", [chat(f"a{number}", "x") for number in range(200)])
+    second = write_jsonl(tmp_path / "b.jsonl", [chat(f"b{number}", "x") for number in range(200)])
+    mix = ((str(first), Fraction(2)), (str(second), Fraction(1, 2)))
+    manifest = packer.build(BuildConfig(mix=mix, tokenizer=str(TINY), capacity=64, out=tmp_path / "packed", workers=1))
+    listed = pa.ipc.open_file(tmp_path / "packed" / "examples" / "part-00000.arrow").read_all().to_pylist()
+    assert [(entry["row"], entry["copy"]) for entry in listed if entry["source"] == 0] == [
+        (n, c) for n in range(200) for c in (0, 1)
+    ]
+    drawn = [entry["row"] for entry in listed if entry["source"] == 1]
+    assert 60 < len(drawn) < 140, "half of 200, give or take"
+    assert len(set(drawn)) == len(drawn)
+    assert manifest.ledger.conversations == {"read": 400, "in": 200 + len(drawn), "not_drawn": 200 - len(drawn)}
+    assert manifest.ledger.tokens["encoded"] == manifest.ledger.tokens["in_rows"] == manifest.splits["train"].tokens
+    assert [(source.weight, source.conversations) for source in manifest.sources] == [("2", 200), ("1/2", 200)]
+    other = BuildConfig(mix=mix, tokenizer=str(TINY), capacity=64, out=tmp_path / "other", workers=1, seed=1)
+    packer.build(other)
+    again = pa.ipc.open_file(tmp_path / "other" / "examples" / "part-00000.arrow").read_all().to_pylist()
+    assert [entry["row"] for entry in again if entry["source"] == 1] != drawn
+
+
+def test_compressed_files_globs_and_addresses_give_the_same_rows(tmp_path: Path) -> None:
+    import bz2
+    import gzip
+    import lzma
+
+    import fsspec
+    import zstandard
+
+    text = "\n".join(SAMPLE_ROWS[:30]).encode() + b"\n"
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "chats.jsonl").write_bytes(text)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "b.jsonl.bz2").write_bytes(bz2.compress(text))
+    (tmp_path / "c.jsonl.xz").write_bytes(lzma.compress(text))
+    (tmp_path / "d.jsonl.zst").write_bytes(zstandard.compress(text))
+    (tmp_path / "bom.jsonl").write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"))
+    with fsspec.open("memory://bucket/deep/chats.jsonl", "wb") as file:
+        file.write(text)
+    names = [
+        tmp_path / "plain",
+        tmp_path / "plain" / "*.jsonl",
+        *sorted(tmp_path.glob("?.jsonl.*")),
+        tmp_path / "bom.jsonl",
+    ]
+    addresses = [
+        *map(str, names),
+        f"file://{tmp_path}/plain/chats.jsonl",
+        "memory://bucket/deep",
+        "memory://bucket/*/chats.jsonl",
+    ]
+    found = set()
+    for number, name in enumerate(addresses):
+        manifest = packer.build(
+            BuildConfig(
+                datasets=(name,), tokenizer=str(TINY), capacity=4096, out=tmp_path / f"packed{number}", workers=1
+            )
+        )
+        assert manifest.ledger.conversations == {"read": 30, "in": 30}, name
+        found.add(tuple(shard.xxh3_128 for shard in manifest.splits["train"].shards))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["gone.jsonl.gz", "no*.jsonl", "nosuch://bucket/a.jsonl", "memory://nowhere/a.jsonl", ""]
+)
+def test_a_source_that_is_not_there_is_said_so(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError):
+        packer.build(BuildConfig(datasets=(name,), tokenizer=str(TINY), out=tmp_path / "packed"))
+
+
+def test_a_broken_archive_is_said_so_with_its_name(tmp_path: Path) -> None:
+    import gzip
+
+    whole = gzip.compress("\n".join(SAMPLE_ROWS).encode())
+    (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"cut\.jsonl\.gz"):
+        packer.build(config(tmp_path / "packed", tmp_path / "cut.jsonl.gz"))
+    assert not (tmp_path / "packed" / "manifest.json").exists()
+
+
+def test_one_file_named_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="named twice"):
+        packer.build(config(tmp_path / "packed", SAMPLE, SAMPLE))
+
+
+class Lying:
+    """A fast encoder that gives a wrong id once, far into the data."""
+
+    def __init__(self, inner: object) -> None:
+        self._inner = inner
+
+    def encode(self, texts: list[str]):
+        from packer.encoders import Flat
+
+        flat = self._inner.encode(texts)
+        if any("Sample 3" in text or number for number, text in enumerate(texts)):
+            ids = flat.ids.copy()
+            ids[flat.offsets[0]] = 7
+            return Flat(ids=ids, offsets=flat.offsets)
+        return flat
+
+
+def test_a_fast_encoder_that_differs_is_dropped_aloud_and_leaves_no_trace(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import packer.encoders as encoders
+    from packer.progress import Progress
+
+    real = encoders.Splintr
+    monkeypatch.setattr(encoders, "choose_encoder", lambda *_: ("splintr", "planted"))
+    monkeypatch.setattr("packer.inputs.choose_encoder", lambda *_: ("splintr", "planted"))
+    monkeypatch.setattr(encoders, "Splintr", lambda backend: Lying(real(backend)))
+    said: list[str] = []
+
+    class Listening(Progress):
+        def say(self, line: str) -> None:
+            said.append(line)
+
+    packer.build(config(tmp_path / "packed", eval_fraction=Fraction(1, 10)), Listening())
+    assert any(
+        "splintr differs from tokenizers on" in line and "starting over with tokenizers" in line for line in said
+    )
+    assert content(tmp_path / "packed") == content(built)
+    assert json.loads((tmp_path / "packed" / "build-log.json").read_text())["encoder"] == "tokenizers"
+
+
+@pytest.mark.parametrize("encoder", ["tokenizers", "splintr", "fastokens"])
+def test_every_encoder_gives_the_same_bytes(built: Path, tmp_path: Path, encoder: str) -> None:
+    packer.build(config(tmp_path / "packed", eval_fraction=Fraction(1, 10), encoder=encoder))
+    assert json.loads((tmp_path / "packed" / "build-log.json").read_text())["encoder"] == encoder
+    assert content(tmp_path / "packed") == content(built)

@@ -51,7 +51,7 @@ def two_lines(run: subprocess.CompletedProcess[str], status: int = 2) -> tuple[s
         ((*BUILD, "--workers", "-1"), "--workers -1: must be 0 (a worker a core) or more", "leave it out"),
         ((*BUILD, "--seed", "-1"), "--seed -1: must be 0 or more", "try --seed 0"),
         ((*BUILD, "--limit", "0"), "--limit 0: must be at least 1", "leave it out to read everything"),
-        ((*BUILD, "--split", "train"), f"--split is for data sets on the hub, but {SAMPLE} is a file", "leave it out; --eval-fraction 0.01 sets an eval split aside"),
+        ((*BUILD, "--split", "train"), f"--split is for data sets on the hub, but {SAMPLE} is not one", "leave it out; --eval-fraction 0.01 sets an eval split aside"),
         (("build", "nowhere.jsonl"), "nowhere.jsonl: no such file or folder", "give a .jsonl, .json, .parquet or .arrow file, or a folder of them: packer build chats.jsonl -o data/packed"),
         (("build", str(SAMPLE), "--tokenizer", "./nowhere"), "--tokenizer ./nowhere: no such folder", "give a folder with a tokenizer.json, or a hub name such as Qwen/Qwen3.8-27B"),
         (("build", str(SAMPLE), "--tokenizer", str(SAMPLE.parent)), f"--tokenizer {SAMPLE.parent}: no tokenizer.json in it", "give a tokenizer of the fast kind: save_pretrained() of one writes that file"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packer.conversation import Conversation, PlainText, Rejected
 from packer.formats import Layout, canonical
-from packer.source import without_nulls
+from packer.readers import without_nulls
 
 USER = {"role": "user", "content": "q"}
 ANSWER = {"role": "assistant", "content": "a"}

@@ -1,0 +1,189 @@
+"""Rows out of files: JSON lines, JSON, Parquet and Arrow, plain or compressed, on this machine or at any address that fsspec knows.
+
+    for row in read_file("chats.jsonl.gz"): ...
+
+A row that cannot be parsed is a row too: nothing is lost on the way to the ledger.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import BinaryIO
+
+import fsspec
+import pyarrow as pa
+import xxhash
+
+from packer.errors import UserError
+
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+ROWS_AT_ONCE = 512
+_BLOCK_BYTES = 1 << 20
+_COPY_HINT = "check that it was copied whole"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RawRow:
+    """One row as it was read. place: "chats.jsonl:1841" or "train_sft row 12". number: from 0 in its source. value: the row, or the bytes of its JSON,
+    which whoever encodes it parses (`parsed`).
+    """
+
+    number: int
+    place: str
+    value: object
+
+
+class NotJsonError(Exception):
+    """A row whose text is not JSON; says where in the text."""
+
+
+def parsed(row: RawRow) -> object:
+    """The row's value; raises NotJsonError."""
+    if not isinstance(row.value, bytes):
+        return row.value
+    try:
+        return json.loads(row.value)
+    except (ValueError, RecursionError) as error:
+        # ValueError covers bad JSON and bad UTF-8; a line of ten thousand brackets ends in RecursionError.
+        raise NotJsonError(str(error) or type(error).__name__) from None
+
+
+def kind_of(path: str) -> str | None:
+    """ ".jsonl" for "a/chats.jsonl.gz"; None for a file that is not read."""
+    name = PurePosixPath(path)
+    suffix = PurePosixPath(name.stem).suffix if name.suffix in COMPRESSED else name.suffix
+    return suffix if suffix in SUFFIXES else None
+
+
+def base_name(path: str) -> str:
+    return PurePosixPath(path.replace("\\", "/")).name
+
+
+@contextmanager
+def open_binary(path: str) -> Iterator[BinaryIO]:
+    """A file's bytes, decompressed by its suffix; raises UserError where it cannot be opened."""
+    try:
+        with fsspec.open(path, "rb", compression="infer") as file:
+            # zstandard's reader does not know lines.
+            yield io.BufferedReader(file) if path.endswith(".zst") else file
+    except (OSError, EOFError) as error:
+        raise UserError(f"{path}: {_why(error)}", "check that the file is there, whole, and may be read") from None
+    except (ValueError, ImportError) as error:
+        # A compression or a protocol whose package is not installed.
+        raise UserError(
+            f"{path}: cannot be opened ({_why(error)})", "install the package that it names, or unpack the file first"
+        ) from None
+
+
+def digest(path: str) -> str:
+    """xxh3-128 of a file's bytes as they lie there (compressed, if they are)."""
+    state = xxhash.xxh3_128()
+    try:
+        with fsspec.open(path, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                state.update(block)
+    except OSError as error:
+        raise UserError(f"{path}: {_why(error)}", "check that the file is there and may be read") from None
+    return state.hexdigest()
+
+
+def read_file(path: str) -> Iterator[RawRow]:
+    """The rows of one file in order; raises UserError where the file as a whole cannot be read."""
+    readers: dict[str, Callable[[str, BinaryIO], Iterator[RawRow]]] = {
+        ".jsonl": _jsonl,
+        ".ndjson": _jsonl,
+        ".json": _json,
+        ".parquet": _parquet,
+        ".arrow": _arrow,
+    }
+    with open_binary(path) as file:
+        yield from readers[kind_of(path) or ".jsonl"](path, file)
+
+
+def _jsonl(path: str, file: BinaryIO) -> Iterator[RawRow]:
+    name, number = base_name(path), 0
+    for line_number, line in enumerate(file, start=1):
+        text = line.strip()
+        if line_number == 1:
+            text = text.removeprefix(b"\xef\xbb\xbf")
+        if text:
+            yield RawRow(number=number, place=f"{name}:{line_number}", value=text)
+            number += 1
+
+
+def _json(path: str, file: BinaryIO) -> Iterator[RawRow]:
+    try:
+        document = json.loads(file.read())
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: not JSON ({error})", "if the file holds one object a line, give it the suffix .jsonl"
+        ) from None
+    if not isinstance(document, list):
+        raise UserError(
+            f"{path}: holds one {type(document).__name__}, not a list of rows",
+            "write a list of objects, or one object a line in a .jsonl file",
+        )
+    for number, value in enumerate(document):
+        yield RawRow(number=number, place=f"{base_name(path)} row {number}", value=value)
+
+
+def _parquet(path: str, file: BinaryIO) -> Iterator[RawRow]:
+    import pyarrow.parquet as pq
+
+    try:
+        parquet = pq.ParquetFile(pa.PythonFile(file, mode="r"))
+        yield from _rows(base_name(path), parquet.iter_batches(batch_size=ROWS_AT_ONCE))
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: not a readable Parquet file ({_why(error)})", _COPY_HINT) from None
+
+
+def _arrow(path: str, file: BinaryIO) -> Iterator[RawRow]:
+    source = pa.PythonFile(file, mode="r")
+    try:
+        try:
+            reader = pa.ipc.open_file(source)
+        except pa.ArrowInvalid:
+            file.seek(0)
+            yield from _rows(base_name(path), pa.ipc.open_stream(pa.PythonFile(file, mode="r")))
+            return
+        batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
+        yield from _rows(base_name(path), (piece for batch in batches for piece in _pieces(batch)))
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: neither a whole Arrow file nor an Arrow stream ({_why(error)})", _COPY_HINT) from None
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch of any size, a few rows at a time: Python's copy of them is many times larger."""
+    return (batch.slice(start, ROWS_AT_ONCE) for start in range(0, len(batch), ROWS_AT_ONCE))
+
+
+def _rows(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[RawRow]:
+    number = 0
+    for batch in batches:
+        for value in batch.to_pylist():
+            yield RawRow(number=number, place=f"{name} row {number}", value=without_nulls(value))
+            number += 1
+
+
+def without_nulls(value: object) -> object:
+    """A value from a columnar file without its null keys: Arrow gives every struct every key that any of them has.
+
+    (In JSON a null was written by somebody, and stays where it is: in the arguments of a tool call it means something.)
+    """
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
