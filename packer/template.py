@@ -28,6 +28,24 @@ if TYPE_CHECKING:
 # Plane 16's private use area: assigned to nothing, in no tokenizer's patterns, and checked to be absent from each conversation.
 OPEN, CLOSE = "\U00100000", "\U00100001"
 
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_TEXT_METHODS = frozenset(
+    (
+        "split",
+        "rsplit",
+        "strip",
+        "lstrip",
+        "rstrip",
+        "startswith",
+        "endswith",
+        "replace",
+        "lower",
+        "upper",
+        "find",
+        "join",
+    )
+)
+
 
 class ChatTemplate:
     """A compiled chat template.
@@ -85,6 +103,24 @@ def _compile(source: str, date: datetime.date | None) -> jinja2.Template:
         def mark(self, caller: Callable[[], str]) -> str:
             return OPEN + caller() + CLOSE
 
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """jinja's sandbox with short ways through it: nearly all that a chat template looks up is a key of a message or a method of a text.
+
+        Both give what the sandbox would: an exact dict has no attribute of a key's name unless `dict` has it, and the methods of text named here are
+        those it lets pass (`format` and `format_map`, which it wraps, are not among them).
+        """
+
+        def getattr(self, obj: object, attribute: str) -> object:
+            kind = type(obj)
+            if kind is dict and attribute not in _DICT_ATTRIBUTES:
+                try:
+                    return obj[attribute]  # type: ignore[index]  # an exact dict
+                except KeyError:
+                    return self.undefined(obj=obj, name=attribute)
+            if kind is str and attribute in _TEXT_METHODS:
+                return getattr(obj, attribute)
+            return super().getattr(obj, attribute)
+
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
 
@@ -102,9 +138,7 @@ def _compile(source: str, date: datetime.date | None) -> jinja2.Template:
             raise jinja2.TemplateError("it prints today's date; say which with --template-date 2026-01-31")
         return datetime.datetime(date.year, date.month, date.day).strftime(form)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     environment.filters["tojson"] = tojson
     environment.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
     try:
