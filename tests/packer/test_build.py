@@ -57,12 +57,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_the_bytes_do_not_depend_on_workers_or_ambient_random_state(
-    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     monkeypatch.setattr("packer.intake._ROWS_A_SLICE", 50)
     random.seed(5)
-    packer.build(config(tmp_path / "two", workers=2, eval_fraction=Fraction(1, 10)))
+    packer.build(config(tmp_path / "two", workers=workers, eval_fraction=Fraction(1, 10)))
     same, two = content(built), content(tmp_path / "two")
     # The token store's record batches follow the slices, which this test made smaller; everything else is equal byte for byte.
     assert {name: digest for name, digest in same.items() if not name.startswith("tokens/")} == {

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -339,6 +339,8 @@ def test_one_bos_is_right_and_two_are_refused() -> None:
         renderer(tiny_with_bos, "<|endoftext|><|endoftext|>" + CHATML)
 
 
+KEYS = ["type", "text", "function", "name", "arguments", "content"]
+COLUMNS = ["prompt", "completion", "instruction", "input", "output", "text", "system"]
 any_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 
 
@@ -375,3 +377,44 @@ def tail_ids(reference, text: str) -> list[int]:
     return [
         i for i, (start, _) in zip(whole["input_ids"], whole["offset_mapping"], strict=True) if start >= len(header)
     ]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | any_text | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.sampled_from(KEYS), inner, max_size=4)
+    ),
+    max_leaves=10,
+)
+any_message = st.fixed_dictionaries(
+    {},
+    optional={
+        "role": st.sampled_from(["system", "user", "assistant", "tool", "gpt", "human"]) | json_values,
+        "content": any_text | json_values,
+        "tool_calls": st.lists(json_values, max_size=2) | json_values,
+        "reasoning_content": any_text | json_values,
+        "from": any_text,
+        "value": any_text,
+    },
+)
+any_row = st.fixed_dictionaries(
+    {}, optional={**dict.fromkeys(COLUMNS, json_values), "messages": st.lists(any_message, max_size=4), "conversations": st.lists(any_message, max_size=3), "tools": json_values}
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(
+    st.lists(any_row | json_values, max_size=3),
+    st.sampled_from(["assistant", "last", "all"]),
+    st.sampled_from(["split", "keep"]),
+)
+def test_any_json_value_is_an_example_or_a_verdict(rows: list[object], train_on: str, control_tokens: str) -> None:
+    tokenizer, _ = load_cached()
+    for outcome in renderer(tokenizer, train_on=train_on, control_tokens=control_tokens).examples(rows):
+        if isinstance(outcome, Rejected):
+            assert outcome.reason
+            continue
+        assert len(outcome.ids) == len(outcome.loss_mask)
+        assert outcome.loss_mask.any()
+        assert not outcome.loss_mask[0]
+        assert all(0 < end <= len(outcome.ids) for end in outcome.turn_ends.tolist())
