@@ -98,7 +98,11 @@ def _segments(text: str) -> int | None:
 @click.option(
     "--max-segments", default="auto", help="Most segments a row, pad tail counted: auto, a number, or 0 for no cap."
 )
-@click.option("--strategy", default="bfd", help="bfd (best-fit decreasing) or sequential.")
+@click.option(
+    "--strategy",
+    default="optimal",
+    help="optimal (rows filled to the last token), bfd (best-fit decreasing) or sequential.",
+)
 @click.option("--train-on", default="assistant", help="What is a target: assistant, last (its last turn only) or all.")
 @click.option(
     "--control-tokens",

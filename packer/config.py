@@ -42,7 +42,7 @@ class BuildConfig:
     template_date: datetime.date | None = None
     capacity: int = 8192
     max_segments: int | None = None
-    strategy: Strategy = "bfd"
+    strategy: Strategy = "optimal"
     train_on: TrainOn = "assistant"
     control_tokens: Policy = "split"
     overlong: Overlong = "drop"
