@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shlex
 from fractions import Fraction
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def _segments(text: str) -> int | None:
     """ "auto" → None, otherwise a number."""
     if text.strip().lower() == "auto":
         return None
-    if not text.strip().isdigit():
+    if not (text.strip().isascii() and text.strip().isdecimal()):
         raise UserError(f"--max-segments {text}: must be auto or a number", "try --max-segments auto")
     return int(text)
 
@@ -157,7 +158,8 @@ def build(
     )
     if dry_run:
         click.echo(
-            f"# packer build {' '.join(dataset)} --config FILE\n{resolved_toml(click.get_current_context())}", nl=False
+            f"# packer build {shlex.join(dataset)} --config FILE\n{resolved_toml(click.get_current_context())}",
+            nl=False,
         )
         return
     manifest = run_build(config, console_progress(quiet=quiet))

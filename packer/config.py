@@ -20,6 +20,8 @@ from packer.schema import CAPACITY_MULTIPLE, ROWS_PER_BATCH, SEGMENTS_MULTIPLE
 from packer.tokenizer import DEFAULT_TOKENIZER
 
 _SHARD_BYTES = 256 << 20
+# Far above any model's context; below it, a batch of 16 rows fits the memory of any machine.
+_MOST_SLOTS = 1 << 22
 _BYTES_A_TOKEN = 6.14
 
 
@@ -61,6 +63,8 @@ class BuildConfig:
                 f"--capacity {self.capacity}: must be a positive multiple of {CAPACITY_MULTIPLE}",
                 f"try --capacity {near}",
             )
+        if self.capacity > _MOST_SLOTS:
+            raise UserError(f"--capacity {self.capacity}: more than {_MOST_SLOTS} slots a row", "try --capacity 8192")
         if self.max_segments is not None and (self.max_segments < 0 or self.max_segments == 1):
             raise UserError(
                 f"--max-segments {self.max_segments}: must be auto, 0 (no cap) or at least 2",

@@ -10,6 +10,7 @@ must answer at once.
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import sys
 import tomllib
@@ -97,6 +98,15 @@ class Commands(click.Group):
             # The reader (head, less) has seen enough. Python would complain once more when it flushes at exit.
             sys.stdout = None
             sys.exit(0)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EIO):
+                raise
+            sys.stdout = None
+            _fail(
+                f"the output cannot be written ({error.strerror})",
+                "free some space, or send it elsewhere",
+                EXIT_WRONG_USE,
+            )
         sys.exit(status if isinstance(status, int) else 0)
 
     def resolve_command(
@@ -161,12 +171,28 @@ def _load_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
                 f"--config {path}: unknown key {key!r}",
                 f"did you mean {near}?" if near else f"keys: {', '.join(map(str, known))}",
             )
+        _check_type(f"--config {path}: {key}", value, known[name])
         takes_one = not known[name].multiple and known[name].nargs == 1
         if isinstance(value, list):
             values[name] = ",".join(map(str, value)) if takes_one else value
         else:
             values[name] = value if isinstance(value, bool | int | float) else str(value)
     ctx.default_map = {**(ctx.default_map or {}), **values}
+
+
+def _check_type(what: str, value: object, param: click.Parameter) -> None:
+    """Raises UserError where a TOML value is not of its option's kind; click would make 1 of true, and 2 of 2.7."""
+    kinds: tuple[type, ...]
+    if isinstance(param, click.Option) and param.is_flag:
+        kinds, wanted = (bool,), "true or false"
+    elif isinstance(param.type, click.types.IntParamType):
+        kinds, wanted = (int,), "a whole number"
+    elif isinstance(param.type, click.types.FloatParamType):
+        kinds, wanted = (int, float), "a number"
+    else:
+        kinds, wanted = (str, int, float, list), "text"
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise UserError(f"{what} = {value!r}: not {wanted}", f"write {what.rpartition(': ')[2]} = {wanted}")
 
 
 def resolved_toml(ctx: click.Context, *, leave_out: Iterable[str] = ("dry_run", "quiet")) -> str:

@@ -83,8 +83,8 @@ def _tools(tools: object) -> Json:
     if isinstance(tools, str) and tools.strip():
         try:
             tools = json.loads(tools)
-        except json.JSONDecodeError as error:
-            raise Rejected("bad_message", f"tools is text, but not JSON: {error.msg}") from None
+        except (ValueError, RecursionError) as error:
+            raise Rejected("bad_message", f"tools is text, but not JSON: {error or 'nested too deeply'}") from None
     if not tools:
         return None
     if not isinstance(tools, list):
@@ -98,8 +98,10 @@ def _message(raw: object, place: int) -> Message:
     # A null key is no key: templates take it for a value.
     message: Message = {str(key): _plain(value) for key, value in raw.items() if value is not None}
     role = message.get("role")
-    if not isinstance(role, str):
+    if role is None:
         raise Rejected("bad_role", f"message {place} has no role; its keys: {', '.join(message) or 'none'}")
+    if not isinstance(role, str):
+        raise Rejected("bad_role", f"message {place}: the role is {kind_of(role)}, not text")
     known = _ROLES.get(role.strip().lower())
     if known is None:
         raise Rejected("bad_role", f"message {place}: unknown role {role!r}")
@@ -177,7 +179,7 @@ def _with_object_arguments(call: dict[str, Json]) -> dict[str, Json]:
         return call
     try:
         parsed = json.loads(arguments)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return call
     return {**call, "arguments": parsed} if isinstance(parsed, dict) else call
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -23,6 +26,7 @@ _Settings = TypeVar("_Settings")
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 _WAITING_A_WORKER = 3
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 # What this worker process does with a task.
 _work: Callable[[object], object] | None = None
@@ -59,8 +63,8 @@ def map_in_order(
             yield under_way.popleft().result()  # type: ignore[misc]
     except BrokenProcessPool:
         raise UserError(
-            "a worker process was killed, most likely for want of memory",
-            "run the same command again with fewer --workers",
+            "a worker process ended before its work: killed, most likely for want of memory",
+            "run again with fewer --workers; a script that calls packer.build needs `if __name__ == '__main__':` around it",
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
@@ -70,7 +74,17 @@ def _start(make: Callable[[_Settings], Callable[[_Task], _Result]], settings: _S
     global _work  # noqa: PLW0603  # a pool's initializer can leave its result nowhere else
     # The processes are the parallelism; threads of the encoder inside each would only fight over the same cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    # Ctrl-C reaches every process of a terminal; the parent answers for all.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     _work = make(settings)  # type: ignore[assignment]
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process once its parent is gone (killed, it cannot say so): nobody is left to take its results."""
+    while os.getppid() == parent:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os._exit(1)
 
 
 def _call(task: object) -> object:

@@ -17,6 +17,22 @@ from packer.conversation import Conversation, PlainText, Rejected, conversation,
 Format = Literal["auto", "messages", "sharegpt", "prompt-completion", "instruction", "text"]
 
 
+# Every column that some format reads.
+COLUMNS = (
+    "messages",
+    "conversations",
+    "prompt",
+    "completion",
+    "instruction",
+    "input",
+    "output",
+    "response",
+    "text",
+    "system",
+    "tools",
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
     """How rows are read. format "auto": by the first of these columns that the row has and that is not null, in this order:
@@ -28,6 +44,11 @@ class Layout:
 
     format: Format = "auto"
     column: str | None = None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that may be read: a file that stores by column need not give the others."""
+        return frozenset((*COLUMNS, *((self.column,) if self.column else ())))
 
 
 def canonical(row: object, layout: Layout) -> Conversation | PlainText:
@@ -71,11 +92,13 @@ def _format_of(row: Mapping[object, object], layout: Layout) -> Format:
     ):
         if found:
             return form  # type: ignore[return-value]  # the names above are those of Format
-    raise Rejected("no_messages", f"no column 'messages'; the row has: {_names(row)}")
+    return "messages"
 
 
 def _column(row: Mapping[object, object], column: str) -> object:
-    if row.get(column) is None:
+    if column in row and row[column] is None:
+        raise Rejected("no_messages", f"column {column!r} is null")
+    if column not in row:
         raise Rejected("no_messages", f"no column {column!r}; the row has: {_names(row)}")
     return row[column]
 

@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from packer.digest import digest_words
 from packer.encode import EncodeSettings
 from packer.encoders import choose_encoder
 from packer.errors import UserError
+from packer.intake import hold_loss
+from packer.ledger import Books
 from packer.manifest import MANIFEST_NAME, Manifest, Source, SourceFile, load_manifest
 from packer.readers import digest
 from packer.render import Renderer
@@ -70,7 +72,7 @@ def resolve(config: BuildConfig) -> Inputs:
     for spec in found:
         if spec.file:
             # A file that cannot be opened is told before anything is begun.
-            next(sources.read(spec), None)
+            next(sources.read(spec, config.policies.layout.columns), None)
     entries = tuple(
         Source(
             name=spec.name,
@@ -82,6 +84,7 @@ def resolve(config: BuildConfig) -> Inputs:
         )
         for spec in found
     )
+    _keep_apart(config, tokenizer, found)
     encoder, reason = choose_encoder(config.encoder, tokenizer.backend)
     return Inputs(
         sources=tuple(found),
@@ -92,6 +95,15 @@ def resolve(config: BuildConfig) -> Inputs:
         encoder=encoder,
         encoder_reason=reason,
     )
+
+
+def _keep_apart(config: BuildConfig, tokenizer: Tokenizer, found: Sequence[SourceSpec]) -> None:
+    """Raises UserError where something that is read lies in the folder that is written: clearing it would take the input away."""
+    out = config.out.resolve()
+    read = [Path(spec.file) for spec in found if spec.file and "://" not in spec.file]
+    for path in [*read, tokenizer.folder, *([config.chat_template] if config.chat_template else [])]:
+        if path.resolve().is_relative_to(out):
+            raise UserError(f"{path} lies in the output folder {config.out}", "give another folder with -o")
 
 
 def finished(config: BuildConfig, inputs: Inputs) -> Manifest | None:
@@ -116,6 +128,16 @@ def finished(config: BuildConfig, inputs: Inputs) -> Manifest | None:
         # A folder whose shards are damaged is not this build; opening it holds their sizes against the manifest.
         for split in there.splits:
             packer.open(config.out, split=split)
+        hold_loss(Books(conversations=dict(there.ledger.conversations), tokens=dict(there.ledger.tokens)), config)
+        missing = [
+            name
+            for name in ("examples", "tokenizer", "rejects.jsonl", "build-log.json")
+            if not (config.out / name).exists()
+        ]
+        if missing:
+            raise UserError(
+                f"{config.out}: {missing[0]} is missing from a finished build", "build it again with --force"
+            )
         return there
     raise UserError(
         f"{config.out} holds another build (other {', '.join(changed)})",

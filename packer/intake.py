@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 
@@ -44,11 +44,13 @@ class Examples:
     is_eval: BoolArray
 
 
-def raw_slices(specs: Sequence[SourceSpec], *, limit: int | None, seed: int) -> Iterator[RawSlice]:
+def raw_slices(
+    specs: Sequence[SourceSpec], columns: Collection[str], *, limit: int | None, seed: int
+) -> Iterator[RawSlice]:
     """The rows of all sources in order, 512 at a time. limit counts training conversations over all sources; an eval source is cut to the same number."""
     left = limit
     for number, spec in enumerate(specs):
-        rows = sources.read(spec, limit=limit if spec.is_eval else left)
+        rows = sources.read(spec, columns, limit=limit if spec.is_eval else left)
         while batch := list(islice(rows, _ROWS_A_SLICE)):
             if left is not None and not spec.is_eval:
                 left -= len(batch)
@@ -92,7 +94,7 @@ class Intake:
         lengths = tokens.lengths.astype(np.int64)
         drawn = tokens.copies > 0
         fits = lengths <= self._config.capacity
-        self.books.leave_out("not_drawn", conversations=int((~drawn).sum()))
+        self.books.leave_out(conversations=int((~drawn).sum()))
         whole = np.flatnonzero(drawn & fits)
         self.books.take(conversations=len(whole), tokens=int((lengths * tokens.copies)[whole].sum()))
         places, starts, ends, piece = [whole], [np.zeros_like(whole)], [lengths[whole]], [np.zeros_like(whole)]
@@ -160,7 +162,13 @@ class Intake:
         """rejects.jsonl: a line a conversation that did not go in, by source and row."""
         return "".join(
             json.dumps(
-                {"place": one.place, "source": one.source, "row": one.row, "reason": one.reason, "detail": one.detail},
+                {
+                    "place": one.place,
+                    "source": one.source,
+                    "row": one.row,
+                    "reason": one.reason,
+                    "detail": _writable(one.detail),
+                },
                 ensure_ascii=False,
             )
             + "\n"
@@ -171,14 +179,7 @@ class Intake:
         """Raises UserError where nothing is left to pack, GateError where more was lost than allowed, RuntimeError where the books do not add up."""
         self.books.check()
         self._refuse_empty()
-        loss, allowed = self.books.loss(), self._config.max_loss
-        if loss > allowed:
-            read = self.books.conversations["read"]
-            reasons = ", ".join(f"{reason} {count}" for reason, count in self.books.reasons().items())
-            raise GateError(
-                f"{float(loss):.2%} was lost, more than --max-loss {float(allowed):.2%} ({reasons}, of {read} conversations read)",
-                f"see {self._config.out / 'rejects.jsonl'}; mend the data, give a larger --capacity, or allow more with --max-loss",
-            )
+        hold_loss(self.books, self._config)
 
     def _lose_overlong(self, encoded: EncodedSlice, place: int) -> None:
         where, length = encoded.places[place], int(encoded.tokens.lengths[place])
@@ -208,4 +209,20 @@ class Intake:
         raise UserError(
             f"{names}: none of {self.books.conversations['read']} conversations can be used; {example.place}: {example.detail}",
             hint,
+        )
+
+
+def _writable(text: str) -> str:
+    """Text that may quote half a surrogate pair, as UTF-8 can hold it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def hold_loss(books: Books, config: BuildConfig) -> None:
+    """Raises GateError where more was lost than `max_loss` allows."""
+    loss, allowed = books.loss(), config.max_loss
+    if loss > allowed:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in books.reasons().items())
+        raise GateError(
+            f"{float(loss):.2%} was lost, more than --max-loss {float(allowed):.2%} ({reasons}, of {books.conversations['read']} conversations read)",
+            f"see {config.out / 'rejects.jsonl'}; mend the data, give a larger --capacity, or allow more with --max-loss",
         )

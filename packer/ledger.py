@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+NOT_DRAWN = "not_drawn"
+
 
 @dataclass(kw_only=True, slots=True)
 class Books:
@@ -18,7 +20,6 @@ class Books:
 
     conversations: dict[str, int] = field(default_factory=lambda: {"read": 0, "in": 0})
     tokens: dict[str, int] = field(default_factory=lambda: {"encoded": 0, "in_rows": 0})
-    _unwanted: int = 0
 
     def take(self, *, tokens: int, conversations: int = 1) -> None:
         """Conversations that go in whole, with all their tokens."""
@@ -34,11 +35,11 @@ class Books:
         self._count(self.conversations, "read", reason, 1)
         self._count(self.tokens, "encoded", reason, tokens)
 
-    def leave_out(self, reason: str, *, conversations: int) -> None:
-        """Conversations that were not wanted (a weight below 1 that did not draw them): counted, and no loss."""
+    def leave_out(self, *, conversations: int) -> None:
+        """Conversations that a weight below 1 did not draw: counted, and no loss."""
+        reason = NOT_DRAWN
         if conversations:
             self._count(self.conversations, "read", reason, conversations)
-            self._unwanted += conversations
 
     def lose_part(self, reason: str, *, tokens: int) -> None:
         """Tokens cut off a conversation that goes in."""
@@ -50,7 +51,7 @@ class Books:
 
     def loss(self) -> Fraction:
         """The larger of conversations lost ÷ read and tokens lost ÷ encoded; 0 where nothing was read."""
-        read, encoded = self.conversations["read"] - self._unwanted, self.tokens["encoded"]
+        read, encoded = self.conversations["read"] - self.conversations.get(NOT_DRAWN, 0), self.tokens["encoded"]
         lost = Fraction(read - self.conversations["in"], read) if read else Fraction(0)
         return max(lost, Fraction(encoded - self.tokens["in_rows"], encoded)) if encoded else lost
 

@@ -92,7 +92,7 @@ def _tokenize(config: BuildConfig, inputs: Inputs, progress: Progress) -> Intake
     """Sources → token store; raises EncoderDiffersError where a fast encoder is caught giving other ids than the reference."""
     intake = Intake(config, sources_count=len(inputs.sources))
     with progress.stage("tokenize", unit="conversations") as advance:
-        raw = raw_slices(inputs.sources, limit=config.limit, seed=config.seed)
+        raw = raw_slices(inputs.sources, config.policies.layout.columns, limit=config.limit, seed=config.seed)
         encoded = map_in_order(make_encoder, encode_settings(config, inputs), raw, workers=config.worker_count)
         write_store(config.out / "tokens", intake.account(encoded, advance))
     return intake

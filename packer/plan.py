@@ -11,7 +11,7 @@ rows, and examples get their places at the end by one stable sort.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -64,6 +64,12 @@ def make_plan(
     order given, a new row when the next does not fit). Rows come in an order drawn by `seed`. Raises ValueError for lengths out of range.
     """
     lengths = np.asarray(lengths)
+    if strategy not in get_args(Strategy):
+        raise ValueError(f"strategy must be one of {', '.join(get_args(Strategy))}, got {strategy!r}")
+    if not len(lengths):
+        lengths = lengths.astype(np.int64)
+    if lengths.dtype.kind not in "iu":
+        raise ValueError(f"lengths must be integers, got {lengths.dtype}")
     if len(lengths) and (lengths.min() < 1 or lengths.max() > capacity):
         raise ValueError(f"lengths must be from 1 to the capacity ({capacity}), got {lengths.min()} to {lengths.max()}")
     if max_segments is not None and max_segments < 0:

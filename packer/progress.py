@@ -84,6 +84,6 @@ class TerminalProgress(PlainProgress):
 
 def console_progress(*, quiet: bool) -> Progress:
     """What suits where stderr goes."""
-    if quiet:
+    if quiet or sys.stderr is None:
         return Progress()
     return TerminalProgress() if sys.stderr.isatty() else PlainProgress()

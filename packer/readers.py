@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
@@ -31,7 +32,7 @@ _COPY_HINT = "check that it was copied whole"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawRow:
     """One row as it was read. place: "chats.jsonl:1841" or "train_sft row 12". number: from 0 in its source. value: the row, or the bytes of its JSON,
-    which whoever encodes it parses (`parsed`).
+    which whoever encodes it parses (`parsed`), or the NotJsonError that says why it has none.
     """
 
     number: int
@@ -45,6 +46,8 @@ class NotJsonError(Exception):
 
 def parsed(row: RawRow) -> object:
     """The row's value; raises NotJsonError."""
+    if isinstance(row.value, NotJsonError):
+        raise row.value
     if not isinstance(row.value, bytes):
         return row.value
     try:
@@ -62,7 +65,8 @@ def kind_of(path: str) -> str | None:
 
 
 def base_name(path: str) -> str:
-    return PurePosixPath(path.replace("\\", "/")).name
+    """A file's own name, as UTF-8 can hold it."""
+    return PurePosixPath(path.replace("\\", "/")).name.encode("utf-8", "backslashreplace").decode()
 
 
 @contextmanager
@@ -93,14 +97,17 @@ def digest(path: str) -> str:
     return state.hexdigest()
 
 
-def read_file(path: str) -> Iterator[RawRow]:
-    """The rows of one file in order; raises UserError where the file as a whole cannot be read."""
+def read_file(path: str, columns: Collection[str]) -> Iterator[RawRow]:
+    """The rows of one file in order; raises UserError where the file as a whole cannot be read.
+
+    columns: those that anything will be made of; a file that stores by column gives only these.
+    """
     readers: dict[str, Callable[[str, BinaryIO], Iterator[RawRow]]] = {
         ".jsonl": _jsonl,
         ".ndjson": _jsonl,
         ".json": _json,
-        ".parquet": _parquet,
-        ".arrow": _arrow,
+        ".parquet": partial(_parquet, columns=columns),
+        ".arrow": partial(_arrow, columns=columns),
     }
     with open_binary(path) as file:
         yield from readers[kind_of(path) or ".jsonl"](path, file)
@@ -130,30 +137,42 @@ def _json(path: str, file: BinaryIO) -> Iterator[RawRow]:
             "write a list of objects, or one object a line in a .jsonl file",
         )
     for number, value in enumerate(document):
-        yield RawRow(number=number, place=f"{base_name(path)} row {number}", value=value)
+        # As bytes, like a line: what is nested too deeply to be sent to another process is told of this row alone.
+        try:
+            text: object = json.dumps(value).encode()
+        except (ValueError, RecursionError) as error:
+            text = NotJsonError(str(error))
+        yield RawRow(number=number, place=f"{base_name(path)} row {number}", value=text)
 
 
-def _parquet(path: str, file: BinaryIO) -> Iterator[RawRow]:
+def _parquet(path: str, file: BinaryIO, columns: Collection[str]) -> Iterator[RawRow]:
     import pyarrow.parquet as pq
 
     try:
         parquet = pq.ParquetFile(pa.PythonFile(file, mode="r"))
-        yield from _rows(base_name(path), parquet.iter_batches(batch_size=ROWS_AT_ONCE))
+        names = parquet.schema_arrow.names
+        wanted = [name for name in names if name in columns]
+        yield from _rows(base_name(path), parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted), names)
     except pa.ArrowInvalid as error:
         raise UserError(f"{path}: not a readable Parquet file ({_why(error)})", _COPY_HINT) from None
 
 
-def _arrow(path: str, file: BinaryIO) -> Iterator[RawRow]:
+def _arrow(path: str, file: BinaryIO, columns: Collection[str]) -> Iterator[RawRow]:
     source = pa.PythonFile(file, mode="r")
     try:
         try:
             reader = pa.ipc.open_file(source)
         except pa.ArrowInvalid:
             file.seek(0)
-            yield from _rows(base_name(path), pa.ipc.open_stream(pa.PythonFile(file, mode="r")))
-            return
-        batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
-        yield from _rows(base_name(path), (piece for batch in batches for piece in _pieces(batch)))
+            reader = pa.ipc.open_stream(pa.PythonFile(file, mode="r"))
+            batches = iter(reader)
+        else:
+            batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
+        names = reader.schema.names
+        wanted = [name for name in names if name in columns]
+        yield from _rows(
+            base_name(path), (piece for batch in batches for piece in _pieces(batch.select(wanted))), names
+        )
     except pa.ArrowInvalid as error:
         raise UserError(f"{path}: neither a whole Arrow file nor an Arrow stream ({_why(error)})", _COPY_HINT) from None
 
@@ -163,12 +182,24 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (batch.slice(start, ROWS_AT_ONCE) for start in range(0, len(batch), ROWS_AT_ONCE))
 
 
-def _rows(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[RawRow]:
+def _rows(file: str, batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[RawRow]:
+    """Row by row; where the file has none of the columns, its rows are the names that it has, so that people see them."""
     number = 0
     for batch in batches:
-        for value in batch.to_pylist():
-            yield RawRow(number=number, place=f"{name} row {number}", value=without_nulls(value))
+        for value in _python(batch):
+            row = value if not isinstance(value, dict) or value else dict.fromkeys(names)
+            yield RawRow(number=number, place=f"{file} row {number}", value=row)
             number += 1
+
+
+def _python(batch: pa.RecordBatch) -> list[object]:
+    """The rows of a batch as Python values; one that Python cannot hold (text that is not UTF-8, say) is a NotJsonError of its own."""
+    try:
+        return [without_nulls(value) if value else value for value in batch.to_pylist()]
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        if len(batch) == 1:
+            return [NotJsonError(f"cannot be read ({_why(error)})")]
+        return [value for start in range(len(batch)) for value in _python(batch.slice(start, 1))]
 
 
 def without_nulls(value: object) -> object:

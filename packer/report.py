@@ -50,8 +50,15 @@ def print_stats(stats: Stats) -> None:
     console.print(Text(f"Disk: {stats.bytes_per_token:.2f} bytes a token in shards{store}."))
 
 
+class _Console(Console):
+    """rich's console, for which a reader that has seen enough (head, less) is no failure."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def _console() -> Console:
-    return Console(highlight=False, markup=False, emoji=False)
+    return _Console(highlight=False, markup=False, emoji=False)
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -7,7 +7,7 @@ for row in read(sources[0]): ...
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -77,6 +77,12 @@ def _files(name: str) -> list[str] | None:
     if "://" in name:
         return _remote_files(name)
     path = Path(name).expanduser()
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UserError(f"{name[:80]}: {error.strerror}", _LOCAL_HINT) from None
     if path.is_file():
         return [_readable(str(path))]
     if path.is_dir():
@@ -151,12 +157,12 @@ def _commit(name: str, revision: str | None) -> str | None:
         return revision
 
 
-def read(source: SourceSpec, *, limit: int | None = None) -> Iterator[RawRow]:
-    """The rows of a source in order, at most `limit`; raises UserError where the source cannot be opened."""
-    return itertools.islice(read_file(source.file) if source.file else _read_hub(source), limit)
+def read(source: SourceSpec, columns: Collection[str], *, limit: int | None = None) -> Iterator[RawRow]:
+    """The rows of a source in order, at most `limit`, with (at least) these columns; raises UserError where the source cannot be opened."""
+    return itertools.islice(read_file(source.file, columns) if source.file else _read_hub(source, columns), limit)
 
 
-def _read_hub(source: SourceSpec) -> Iterator[RawRow]:
+def _read_hub(source: SourceSpec, columns: Collection[str]) -> Iterator[RawRow]:
     where = f"{source.name} (split {source.split})"
     local_hint = "without a network, download it elsewhere and name its files: packer build chats.jsonl -o data/packed"
     import datasets
@@ -177,6 +183,8 @@ def _read_hub(source: SourceSpec) -> Iterator[RawRow]:
         raise UserError(
             f"{where}: {_first_line(error)}", "check --split and --revision against the data set's page"
         ) from None
+    wanted = [name for name in rows.column_names if name in columns]
+    rows = rows.select_columns(wanted) if wanted else rows
     number = 0
     for batch in rows.iter(batch_size=ROWS_AT_ONCE):
         names = list(batch)

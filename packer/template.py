@@ -56,7 +56,8 @@ class ChatTemplate:
 
     def __init__(self, source: str, *, special_tokens: Mapping[str, str], date: datetime.date | None = None) -> None:
         self.source = source
-        self.has_generation_tags = bool(re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", source))
+        without_comments = re.sub(r"\{#.*?#\}", "", source, flags=re.DOTALL)
+        self.has_generation_tags = bool(re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", without_comments))
         self._template = _compile(source, date)
         self._special_tokens = dict(special_tokens)
 
@@ -81,6 +82,7 @@ class ChatTemplate:
             LookupError,
             ArithmeticError,
             RecursionError,
+            MemoryError,
         ) as error:
             raise Rejected("template_refused", f"{type(error).__name__}: {error}") from None
 
@@ -144,7 +146,8 @@ def _compile(source: str, date: datetime.date | None) -> jinja2.Template:
     try:
         return environment.from_string(source)
     except jinja2.TemplateSyntaxError as error:
-        raise UserError(
-            f"the chat template does not compile: line {error.lineno}: {error.message}",
-            "mend it, or give another with --chat-template FILE",
-        ) from None
+        why = f"line {error.lineno}: {error.message}"
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        # Python's own limits on what jinja made of it: blocks nested twenty deep, say.
+        why = str(error) or type(error).__name__
+    raise UserError(f"the chat template does not compile: {why}", "mend it, or give another with --chat-template FILE")

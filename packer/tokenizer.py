@@ -55,7 +55,10 @@ class Tokenizer:
         self.folder = folder
         self.revision = revision
         self._backend = inner.backend_tokenizer
-        self.chat_template: str | None = inner.chat_template if isinstance(inner.chat_template, str) else None
+        # Saved with some tokenizers, and meant for batches of a model: here they would cut texts and put pads into them.
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.chat_template = _one_template(inner.chat_template)
         self.special_tokens = {
             key: str(value) for key, value in inner.special_tokens_map.items() if isinstance(value, str)
         }
@@ -176,7 +179,7 @@ def tokenizer_files(folder: Path) -> list[Path]:
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> Tokenizer:
     """Loads a folder, or a hub name; raises UserError where there is none, or none of the fast kind."""
-    folder = Path(name)
+    folder = Path(name).expanduser()
     if not folder.is_dir():
         if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
             raise UserError(
@@ -218,6 +221,13 @@ def _download(name: str, revision: str | None) -> Path:
         ) from None
 
 
+def _one_template(template: object) -> str | None:
+    """The tokenizer's chat template; of several by name, the one called "default"."""
+    if isinstance(template, dict):
+        template = template.get("default")
+    return template if isinstance(template, str) else None
+
+
 def _pad_id(inner: PreTrainedTokenizerFast, name: str) -> int:
     """The pad id: the tokenizer's, else its EOS. The loss mask goes by position, so a pad that equals EOS masks no real EOS."""
     for candidate in (inner.pad_token_id, inner.eos_token_id):
@@ -234,6 +244,9 @@ def _byte_lengths(backend: object, vocab_size: int) -> Int64Array | None:
     In a byte-level vocabulary each character stands for one byte, so a token's length in characters is its length in bytes; added tokens stand for themselves.
     """
     description = json.loads(backend.to_str())  # type: ignore[attr-defined]  # tokenizers.Tokenizer has no stubs
+    if (description.get("normalizer") or {"type": "NFC"})["type"] != "NFC":
+        # Another normalizer may change the text and keep its length.
+        return None
     decoder = description.get("decoder") or {}
     kinds = {decoder.get("type"), *(part.get("type") for part in decoder.get("decoders", []))}
     if (
