@@ -5,7 +5,7 @@ private-use characters ("marks") and the conversation rendered a second time. If
 where the template put that text; if not, the conversation is refused and nothing is guessed. (Rendering prefixes of a conversation instead is wrong
 for every template that treats its last turn in a way of its own, as those of Qwen3 and gpt-oss do.)
 
-    rendered = render(template, conversation, headers=(), literal=None)
+    rendered = render(template, conversation, headers=(), stops=(), literal=None)
     [rendered.text[turn.start : turn.end] for turn in rendered.turns]
 """
 
@@ -16,14 +16,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from packer.calls import before_text, mark_calls
 from packer.conversation import Conversation, Json, Message, Rejected
 from packer.template import CLOSE, OPEN, ChatTemplate
 
 # Around reasoning, and around text of the data that spells a control token.
 _THINK_OPEN, _THINK_CLOSE = "\U00100002", "\U00100003"
 _LITERAL_OPEN, _LITERAL_CLOSE = "\U00100004", "\U00100005"
-_ANY = re.compile("[\U00100000-\U00100005]")
-_TURN_MARKS = re.compile("[\U00100000-\U00100003]")
+# In the first argument of each tool call, and before what others say.
+_CALL, _OTHERS = "\U00100006", "\U00100007"
+_ANY = re.compile("[\U00100000-\U00100007]")
+_TURN_MARKS = re.compile("[\U00100000-\U00100003\U00100006]")
 _TURN = f"(?:{_THINK_OPEN}{_THINK_CLOSE})?{OPEN}{CLOSE}"
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _INLINE_REASONING = re.compile(r"\A(\s*(?:<think>)?\s*)(.*?)(\s*</think>\s*)(.*)\Z", re.DOTALL)
@@ -61,13 +64,15 @@ def render(
     conversation: Conversation,
     *,
     headers: Sequence[str],
+    stops: Sequence[str],
     literal: Callable[[str, str], str] | None,
 ) -> Rendered:
     """Text, turns and literal places of one conversation.
 
-    headers: what the template writes between the last control token of the text before and an assistant's text, as a probe showed it; needed only for
-    turns that call a tool and say nothing. literal: (text, role) → the text with what is to be taken literally put between marks by
-    `literal_marks`; None: nothing is. Raises Rejected with template_refused, private_use or marks_refused.
+    headers: what the template writes between the text before and an assistant's, as a probe showed it; needed only for turns that call a tool and
+    say nothing. stops: texts of the tokens that end a turn; needed only for conversations that call tools. literal: (text, role) → the text with
+    what is to be taken literally put between marks by `literal_marks`; None: nothing is. Raises Rejected with template_refused, private_use,
+    marks_refused or no_terminator.
     """
     messages, tools = conversation.messages, conversation.tools
     if template.has_generation_tags and _ANY.search(json.dumps([messages, tools], ensure_ascii=False)):
@@ -85,19 +90,26 @@ def render(
         in_order = re.fullmatch(f"(?:{OPEN}{CLOSE})*", "".join(_TURN_MARKS.findall(marked)))
         if _ANY.sub("", marked) != text or not in_order:
             raise _refused("the text, or nests its generation blocks")
-        rendered = _read(marked, (), ())
+        rendered = _read(marked, (), (), ())
         return _from_first_target(template, conversation, rendered)
     places = tuple(place for place, message in enumerate(messages) if message["role"] == "assistant")
     wraps: Mapping[int, _Wrap] = dict.fromkeys(places, _Wrap())
+    # A call's answer may stand within the very turn that calls, and a call may end in a way of its own.
+    calls = [_count_calls(message, place) for place, message in enumerate(messages)]
+    others = frozenset(n for n, message in enumerate(messages) if any(calls) and message["role"] in ("user", "tool"))
 
     def run(wraps: Mapping[int, _Wrap]) -> str | None:
         """The marked text, or None where it is not the plain text with every turn marked once."""
-        wrapped = [
-            _wrap(message, wraps[place]) if place in wraps else message for place, message in enumerate(marked_messages)
-        ]
+        wrapped = list(marked_messages)
+        for place in wraps:
+            wrapped[place] = _wrap(wrapped[place], wraps[place])
+        for place in others:
+            wrapped[place] = {**wrapped[place], "content": before_text(str(wrapped[place]["content"]), _OTHERS)}
         marked = template.run(wrapped, tools=marked_tools)
         found = "".join(_TURN_MARKS.findall(marked))
-        return marked if re.fullmatch(f"(?:{_TURN}){{{len(wraps)}}}", found) and _ANY.sub("", marked) == text else None
+        # A template may leave out the calls of a turn, but all of them.
+        expected = "".join(f"{_TURN}(?:{_CALL}{{{calls[place]}}})?" for place in sorted(wraps))
+        return marked if re.fullmatch(expected, found) and _ANY.sub("", marked) == text else None
 
     marked_text = run(wraps)
     if marked_text is None:
@@ -106,7 +118,7 @@ def render(
     if marked_text is None:
         raise _refused("the assistant's text")
     silent = tuple(not messages[place]["content"] for place in places)
-    rendered = _read(marked_text, silent, headers)
+    rendered = _read(marked_text, silent, headers, stops if others else ())
     first = sum(place < conversation.first_target for place in places)
     return Rendered(text=rendered.text, turns=rendered.turns[first:], literal=rendered.literal)
 
@@ -119,7 +131,7 @@ def literal_marks(text: str) -> str:
 def _private_use() -> Rejected:
     return Rejected(
         "private_use",
-        "the text holds a character of U+100000 to U+100005, which mark places while a conversation is rendered",
+        "the text holds a character of U+100000 to U+100007, which mark places while a conversation is rendered",
     )
 
 
@@ -139,15 +151,17 @@ def _deep(value: Json, literal: Callable[[str, str], str], role: str) -> Json:
 
 
 def _wrap(message: Message, wrap: _Wrap) -> Message:
-    """The message with its text marked; a turn that only calls tools is marked at its first tool's name."""
+    """The message with its text and its calls marked; a turn that only calls tools is marked in its first call."""
     marked = dict(message)
+    if calls := mark_calls(message.get("tool_calls"), _CALL, first="" if message["content"] else OPEN + CLOSE):
+        marked["tool_calls"] = calls
     for key in _REASONING_KEYS:
         if isinstance(marked.get(key), str) and marked[key]:
             marked[key] = _set_in(str(marked[key]), wrap.reasoning, _THINK_OPEN, _THINK_CLOSE)
     content = str(marked["content"])
-    if not content and marked.get("tool_calls"):
-        marked["tool_calls"] = _mark_first_name(marked["tool_calls"])
-    elif wrap.inline and (parts := _INLINE_REASONING.match(content)):
+    if not content and calls:
+        return marked
+    if wrap.inline and (parts := _INLINE_REASONING.match(content)):
         lead, reasoning, close, answer = parts.groups()
         marked["content"] = (
             lead + _THINK_OPEN + reasoning + _THINK_CLOSE + close + _set_in(answer, wrap.content, OPEN, CLOSE)
@@ -162,17 +176,11 @@ def _set_in(text: str, inset: tuple[int, int], opening: str, closing: str) -> st
     return text[:head] + opening + text[head:end] + closing + text[end:]
 
 
-def _mark_first_name(calls: Json) -> Json:
-    """Tool calls with the first one's name between marks; as they were where it has none."""
-    if not isinstance(calls, list) or not calls or not isinstance(calls[0], dict):
-        return calls
-    call = dict(calls[0])
-    inner = call.get("function")
-    if isinstance(inner, dict) and isinstance(inner.get("name"), str):
-        call["function"] = {**inner, "name": OPEN + str(inner["name"]) + CLOSE}
-    elif isinstance(call.get("name"), str):
-        call["name"] = OPEN + str(call["name"]) + CLOSE
-    return [call, *calls[1:]]
+def _count_calls(message: Message, place: int) -> int:
+    marked = mark_calls(message.get("tool_calls"), _CALL)
+    if marked is None:
+        raise Rejected("bad_message", f"message {place}: a tool call has neither a name nor arguments")
+    return len(marked)
 
 
 def _find_wrap(message: Message, place: int, run: Callable[[Mapping[int, _Wrap]], str | None]) -> _Wrap:
@@ -200,33 +208,64 @@ def _insets(text: str) -> list[tuple[int, int]]:
     return [(head, tail) for head in range(front + 1) for tail in range(back + 1) if head + tail <= len(text)]
 
 
-def _read(marked: str, silent: Sequence[bool], headers: Sequence[str]) -> Rendered:
-    """Takes the marks out and keeps where they were. silent: the turns that only call tools; their text begins behind the header."""
+def _read(marked: str, silent: Sequence[bool], headers: Sequence[str], stops: Sequence[str]) -> Rendered:
+    """Takes the marks out and keeps where they were.
+
+    silent: the turns that only call tools; their text begins behind the header. stops: one of these must end each turn before others speak; none:
+    unchecked.
+    """
     text = _ANY.sub("", marked)
     turns: list[Turn] = []
     literal: list[tuple[int, int]] = []
+    others: list[int] = []
     start, literal_start = -1, 0
     for before, match in enumerate(_ANY.finditer(marked)):
         place, mark = match.start() - before, match.group()
         if mark == _THINK_OPEN:
             start = place
         elif mark == OPEN and start < 0:
-            # Where there is reasoning, the turn has begun with it; where a tool is called at once, with what stands before the tool's name.
+            # Where there is reasoning, the turn has begun with it; where a tool is called at once, with what stands before the call.
             calls_at_once = bool(silent) and silent[len(turns)]
             start = _behind_header(text, place, turns[-1].end if turns else 0, headers) if calls_at_once else place
         elif mark == CLOSE:
             turns.append(Turn(start=start, end=place))
             start = -1
+        elif mark == _CALL:
+            turns[-1] = Turn(start=turns[-1].start, end=place)
+        elif mark == _OTHERS:
+            others.append(place)
         elif mark == _LITERAL_OPEN:
             literal_start = place
         elif mark == _LITERAL_CLOSE:
             literal.append((literal_start, place))
+    if stops:
+        _check_ends(text, turns, others, literal, stops)
     return Rendered(text=text, turns=tuple(turns), literal=tuple(literal))
 
 
-def _behind_header(text: str, name: int, after: int, headers: Sequence[str]) -> int:
-    """Where a turn that begins with a tool call begins: behind the nearest header before the tool's name."""
-    ends = [found + len(header) for header in headers if (found := text.rfind(header, after, name)) >= 0]
+def _check_ends(
+    text: str,
+    turns: Sequence[Turn],
+    others: Sequence[int],
+    literal: Sequence[tuple[int, int]],
+    stops: Sequence[str],
+) -> None:
+    """Rejected where somebody else speaks within a turn, or before the token that ends it."""
+    stop = re.compile("|".join(map(re.escape, stops)))
+    for number, turn in enumerate(turns):
+        if any(turn.start <= place < turn.end for place in others):
+            raise _refused("the order of a tool call and its answer")
+        following = [place for place in others if place >= turn.end] + [one.start for one in turns[number + 1 :]]
+        limit = min(following, default=len(text))
+        if not any((match.start(), match.end()) not in literal for match in stop.finditer(text, turn.end, limit)):
+            raise Rejected(
+                "no_terminator", f"the assistant's turn {number} is not closed by the token that ends a turn"
+            )
+
+
+def _behind_header(text: str, call: int, after: int, headers: Sequence[str]) -> int:
+    """Where a turn that begins with a tool call begins: behind the nearest header before the call's first argument."""
+    ends = [found + len(header) for header in headers if (found := text.rfind(header, after, call)) >= 0]
     if not ends:
         raise _refused("the header of a turn that calls a tool")
     return max(ends)

@@ -24,7 +24,7 @@ _ANSWER = ("The coast redwood.", "A Montezuma cypress.")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
     """stop_ids: the ids that end an assistant's turn. delimiters: texts of the control tokens that the template writes, with BOS and EOS, but for
-    those of reasoning. headers: what stands between a turn's last delimiter and the assistant's text.
+    those of reasoning. headers: what stands between the end of a question and the assistant's text.
     """
 
     stop_ids: tuple[int, ...]
@@ -41,7 +41,7 @@ def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
     for question, answer in zip(_USER, _ANSWER, strict=True):
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     try:
-        rendered = render(template, Conversation(messages=tuple(messages)), headers=(), literal=None)
+        rendered = render(template, Conversation(messages=tuple(messages)), headers=(), stops=(), literal=None)
     except Rejected as rejected:
         raise UserError(f"{name} cannot render a plain conversation ({rejected.detail})", mend) from None
     if not rendered.turns:
@@ -57,7 +57,8 @@ def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
     # Where BOS and the end of a turn are one token (GPT-2's way), there is one a turn.
     if count > 1 and tokenizer.bos_id not in stop_ids:
         raise UserError(f"{name} writes {count} BOS tokens into one conversation", mend)
-    return Probe(stop_ids=stop_ids, delimiters=_delimiters(tokenizer, encoded), headers=_headers(tokenizer, rendered))
+    headers = _headers(rendered, [tokenizer.added_tokens[i] for i in stop_ids])
+    return Probe(stop_ids=stop_ids, delimiters=_delimiters(tokenizer, encoded), headers=headers)
 
 
 def _stop_ids(
@@ -65,24 +66,34 @@ def _stop_ids(
 ) -> tuple[int, ...]:
     spans = spans_of(encoded, rendered.turns)
     added = np.flatnonzero(np.isin(encoded.ids, list(tokenizer.added_tokens)))
-    stops: list[int] = []
+    runs: list[list[int]] = []
     for answer in _ANSWER:
         turn = next(n for n, one in enumerate(rendered.turns) if answer in rendered.text[one.start : one.end])
         start, end = spans[turn]
         next_start = spans[turn + 1][0] if turn + 1 < len(spans) else len(encoded.ids)
+        asked = rendered.text.find(_USER[1], rendered.turns[turn].end)
+        if asked >= 0:
+            # A token behind the next question ends the question.
+            next_start = min(next_start, int(np.searchsorted(encoded.starts, asked, side="left")))
         if template.has_generation_tags:
             # Taken as their author set them: the terminator may stand in the block, or in a block of its own right behind it.
             limit = spans[turn + 1][1] if turn + 1 < len(spans) and next_start == end else end
-            inside = added[(added >= start) & (added < limit)]
-            ending = inside[-1:]
+            ending = added[(added >= start) & (added < limit)][-1:]
             why = "leaves the token that ends a turn out of its generation tags"
         else:
-            ending = added[(added >= end) & (added < next_start)][:1]
+            ending = added[(added >= end) & (added < next_start)]
+            # Those that stand side by side, from the first on.
+            ending = ending[: 1 + np.flatnonzero(np.diff(ending, append=np.iinfo(np.int64).max) > 1)[:1].sum()]
             why = "does not end the assistant's turns with a token of its own"
         if not len(ending):
             raise UserError(f"{name} {why}: the model would never learn to stop", mend)
-        stops.append(int(encoded.ids[ending[0]]))
-    return tuple(sorted(set(stops)))
+        runs.append(encoded.ids[ending].tolist())
+    # A turn may end with several tokens (END_RESPONSE, END_OF_TURN); what opens the next turn follows only the first answer.
+    first, last = runs
+    common = 0
+    while common < min(len(first), len(last)) and first[common] == last[common]:
+        common += 1
+    return (first[common - 1],) if common else tuple(sorted({first[0], last[0]}))
 
 
 def _delimiters(tokenizer: Tokenizer, encoded: Encoded) -> frozenset[str]:
@@ -92,17 +103,17 @@ def _delimiters(tokenizer: Tokenizer, encoded: Encoded) -> frozenset[str]:
     return frozenset(text for text in texts if not _is_reasoning(text))
 
 
-def _headers(tokenizer: Tokenizer, rendered: Rendered) -> tuple[str, ...]:
-    """What stands before each answer, from the delimiter that opens its turn on."""
-    headers = []
-    for turn in rendered.turns:
+def _headers(rendered: Rendered, stops: list[str]) -> tuple[str, ...]:
+    """What stands between each question, with the token that ends it, and its answer."""
+    headers = set()
+    for question, turn in zip(_USER, rendered.turns, strict=False):
         before = rendered.text[: turn.start]
-        opened = max(
-            (before.rfind(token) for token in tokenizer.added_tokens.values() if not _is_reasoning(token)), default=-1
-        )
-        if opened >= 0:
-            headers.append(before[opened:])
-    return tuple(sorted(set(headers), key=len, reverse=True))
+        asked = before.rfind(question)
+        if asked >= 0:
+            asked += len(question)
+            ends = [found + len(stop) for stop in stops if (found := before.rfind(stop, asked)) >= 0]
+            headers.add(before[max(ends, default=asked) :].lstrip())
+    return tuple(sorted(headers - {""}, key=len, reverse=True))
 
 
 def _is_reasoning(token: str) -> bool:

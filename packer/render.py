@@ -83,6 +83,7 @@ class Renderer:
         self._controls = Controls(tokenizer.added_tokens.values(), delimiters=self._probe.delimiters)
         self.method = "generation tags" if template.has_generation_tags else "marks"
         self.stop_ids = self._probe.stop_ids
+        self._stops = tuple(tokenizer.added_tokens[i] for i in self.stop_ids)
 
     def examples(self, rows: Sequence[object]) -> list[Example | Rejected]:
         """Each row's example, or why there is none, in order."""
@@ -115,7 +116,9 @@ class Renderer:
                 role, token = spelled[0]
                 raise Rejected("control_token", f"the text of {role} spells {token}")
             literal = self._controls.wrap if spelled else None
-            rendered = render(self._template, conversation, headers=self._probe.headers, literal=literal)
+            rendered = render(
+                self._template, conversation, headers=self._probe.headers, stops=self._stops, literal=literal
+            )
         try:
             rendered.text.encode()
         except UnicodeEncodeError as error:
