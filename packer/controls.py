@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from packer.conversation import Conversation, Json
-from packer.marks import literal_marks
+from packer.conversation import Conversation, Json, Message
+from packer.turns import literal_marks
 
 Policy = Literal["split", "reject", "keep"]
 
@@ -22,16 +22,17 @@ Policy = Literal["split", "reject", "keep"]
 class Controls:
     """The tokens that must not come out of what people say.
 
-    added: the texts of all added tokens. delimiters: those of them that an assistant may not spell either.
+    added: the texts of all added tokens. delimiters: those of them that an assistant may not spell either. Added tokens of nothing but white space
+    (runs of spaces, as some tokenizers have them) control nothing and are left to the tokenizer.
     """
 
     def __init__(self, added: Iterable[str], *, delimiters: Iterable[str]) -> None:
-        self._any = _any_of(added)
+        self._any = _any_of(token for token in added if token.strip(" \t\n\r\u2581"))
         self._delimiter = _any_of(delimiters)
 
     def found(self, conversation: Conversation) -> list[tuple[str, str]]:
         """(role, token) for every control token that the conversation's texts spell; role "tools" for the definitions of tools."""
-        places = [(str(message["role"]), text) for message in conversation.messages for text in _texts(message)]
+        places = [(str(message["role"]), text) for message in conversation.messages for text in _texts_of(message)]
         places += [("tools", text) for text in _texts(conversation.tools)]
         return [(role, match.group()) for role, text in places for match in self._pattern(role).finditer(text)]
 
@@ -39,9 +40,9 @@ class Controls:
         """The text with every control token that it spells between marks that say: take this literally."""
         return self._pattern(role).sub(lambda match: literal_marks(match.group()), text)
 
-    def places(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where in a plain text control tokens are spelled, [start, end)."""
-        return (match.span() for match in self._any.finditer(text))
+    def places(self, text: str, role: str) -> list[tuple[int, int]]:
+        """Where in a text control tokens are spelled, [start, end)."""
+        return [match.span() for match in self._pattern(role).finditer(text)]
 
     def _pattern(self, role: str) -> re.Pattern[str]:
         return self._delimiter if role == "assistant" else self._any
@@ -52,6 +53,14 @@ def _any_of(alternatives: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(token) for token in sorted(alternatives, key=len, reverse=True)) or r"(?!)")
 
 
+def _texts_of(message: Message) -> Iterator[str]:
+    """Everything a message says but its role, and its reasoning once, whatever names it has."""
+    for key, value in message.items():
+        yield key
+        if key != "role" and not (key == "thinking" and value == message.get("reasoning_content")):
+            yield from _texts(value)
+
+
 def _texts(value: Json) -> Iterator[str]:
     if isinstance(value, str):
         yield value
@@ -60,5 +69,5 @@ def _texts(value: Json) -> Iterator[str]:
             yield from _texts(item)
     elif isinstance(value, dict):
         for key, item in value.items():
-            if key != "role":
-                yield from _texts(item)
+            yield key
+            yield from _texts(item)

@@ -12,10 +12,11 @@ import numpy as np
 
 from packer.conversation import Conversation, Message, Rejected
 from packer.errors import UserError
-from packer.marks import Rendered, render
+from packer.marks import render
 from packer.spans import spans_of
 from packer.template import ChatTemplate
 from packer.tokenizer import Encoded, Tokenizer
+from packer.turns import Facts, Rendered
 
 _USER = ("What is the tallest tree?", "And the widest?")
 _ANSWER = ("The coast redwood.", "A Montezuma cypress.")
@@ -24,12 +25,12 @@ _ANSWER = ("The coast redwood.", "A Montezuma cypress.")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
     """stop_ids: the ids that end an assistant's turn. delimiters: texts of the control tokens that the template writes, with BOS and EOS, but for
-    those of reasoning. headers: what stands between the end of a question and the assistant's text.
+    those of reasoning. facts: what else marking needs to know.
     """
 
     stop_ids: tuple[int, ...]
     delimiters: frozenset[str]
-    headers: tuple[str, ...]
+    facts: Facts
 
 
 def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
@@ -41,7 +42,7 @@ def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
     for question, answer in zip(_USER, _ANSWER, strict=True):
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     try:
-        rendered = render(template, Conversation(messages=tuple(messages)), headers=(), stops=(), literal=None)
+        rendered = render(template, Conversation(messages=tuple(messages)), facts=Facts(), literal=None)
     except Rejected as rejected:
         raise UserError(f"{name} cannot render a plain conversation ({rejected.detail})", mend) from None
     if not rendered.turns:
@@ -57,8 +58,9 @@ def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
     # Where BOS and the end of a turn are one token (GPT-2's way), there is one a turn.
     if count > 1 and tokenizer.bos_id not in stop_ids:
         raise UserError(f"{name} writes {count} BOS tokens into one conversation", mend)
-    headers = _headers(rendered, [tokenizer.added_tokens[i] for i in stop_ids])
-    return Probe(stop_ids=stop_ids, delimiters=_delimiters(tokenizer, encoded), headers=headers)
+    stops = [tokenizer.added_tokens[i] for i in stop_ids]
+    facts = Facts(headers=_headers(rendered, stops), stops=stops, prompt=_generation_prompt(template))
+    return Probe(stop_ids=stop_ids, delimiters=_delimiters(tokenizer, encoded), facts=facts)
 
 
 def _stop_ids(
@@ -114,6 +116,19 @@ def _headers(rendered: Rendered, stops: list[str]) -> tuple[str, ...]:
             ends = [found + len(stop) for stop in stops if (found := before.rfind(stop, asked)) >= 0]
             headers.add(before[max(ends, default=asked) :].lstrip())
     return tuple(sorted(headers - {""}, key=len, reverse=True))
+
+
+def _generation_prompt(template: ChatTemplate) -> str:
+    """What the template appends to a question for a model to go on from; empty where it appends nothing, or changes more."""
+    question: list[Message] = [{"role": "user", "content": _USER[0]}]
+    try:
+        asked, prompted = (
+            template.run(question, tools=None),
+            template.run(question, tools=None, add_generation_prompt=True),
+        )
+    except Rejected:
+        return ""
+    return prompted[len(asked) :] if prompted.startswith(asked) else ""
 
 
 def _is_reasoning(token: str) -> bool:

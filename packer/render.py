@@ -22,11 +22,12 @@ from packer.controls import Controls, Policy
 from packer.conversation import Conversation, PlainText, Rejected
 from packer.encoders import Flat
 from packer.formats import Layout, canonical
-from packer.marks import Rendered, Turn, render
+from packer.marks import render
 from packer.probe import Probe, probe
 from packer.spans import TokenSpans, spans_of, token_spans
 from packer.template import ChatTemplate
 from packer.tokenizer import Tokenizer
+from packer.turns import Rendered, Turn
 from packer.types import BoolArray, Int32Array, Int64Array
 
 TrainOn = Literal["assistant", "last", "all"]
@@ -83,7 +84,6 @@ class Renderer:
         self._controls = Controls(tokenizer.added_tokens.values(), delimiters=self._probe.delimiters)
         self.method = "generation tags" if template.has_generation_tags else "marks"
         self.stop_ids = self._probe.stop_ids
-        self._stops = tuple(tokenizer.added_tokens[i] for i in self.stop_ids)
 
     def examples(self, rows: Sequence[object]) -> list[Example | Rejected]:
         """Each row's example, or why there is none, in order."""
@@ -94,6 +94,8 @@ class Renderer:
                 ready.append(self._ready(place, canonical(row, self._policies.layout)))
             except Rejected as rejected:
                 outcomes[place] = rejected
+            except RecursionError:
+                outcomes[place] = Rejected("bad_message", "nested too deeply")
         fast = [item for item in ready if not item.rendered.literal]
         texts = [item.rendered.text for item in fast]
         flat = self._tokenizer.encode(texts)
@@ -107,8 +109,7 @@ class Renderer:
     def _ready(self, place: int, conversation: Conversation | PlainText) -> _Ready:
         if isinstance(conversation, PlainText):
             said: object = [conversation.prompt, conversation.completion]
-            rendered = self._plain(conversation)
-            spelled: list[tuple[str, str]] = []
+            rendered, spelled = self._plain(conversation)
         else:
             said = [(message["role"], message["content"]) for message in conversation.messages]
             spelled = [] if self._policies.control_tokens == "keep" else self._controls.found(conversation)
@@ -116,10 +117,9 @@ class Renderer:
                 role, token = spelled[0]
                 raise Rejected("control_token", f"the text of {role} spells {token}")
             literal = self._controls.wrap if spelled else None
-            rendered = render(
-                self._template, conversation, headers=self._probe.headers, stops=self._stops, literal=literal
-            )
+            rendered = render(self._template, conversation, facts=self._probe.facts, literal=literal)
         try:
+            # Surrogates can hide where no check of ours looks: in an argument of a tool, say.
             rendered.text.encode()
         except UnicodeEncodeError as error:
             raise Rejected(
@@ -133,18 +133,25 @@ class Renderer:
             control_tokens=Counter(spelled),
         )
 
-    def _plain(self, text: PlainText) -> Rendered:
-        """Prompt, completion and one EOS; the completion and the EOS are trained on."""
+    def _plain(self, text: PlainText) -> tuple[Rendered, list[tuple[str, str]]]:
+        """Prompt, completion and one EOS, and the control tokens that they spell; the completion and the EOS are trained on."""
         eos = self._tokenizer.eos_text
         if eos is None:
             raise Rejected("no_terminator", "the tokenizer has no EOS token to close the text with")
-        completion = text.completion if text.completion.endswith(eos) else text.completion + eos
-        whole = text.prompt + completion
-        controls = list(self._controls.places(whole[: -len(eos)])) if self._policies.control_tokens != "keep" else []
-        if controls and self._policies.control_tokens == "reject":
-            start, end = controls[0]
-            raise Rejected("control_token", f"the text spells {whole[start:end]}")
-        return Rendered(text=whole, turns=(Turn(start=len(text.prompt), end=len(whole)),), literal=tuple(controls))
+        completion = text.completion.removesuffix(eos)
+        literal: list[tuple[int, int]] = []
+        spelled: list[tuple[str, str]] = []
+        if self._policies.control_tokens != "keep":
+            # A prompt is somebody's words; a completion is the model's own, thoughts and calls included.
+            for part, role, shift in ((text.prompt, "prompt", 0), (completion, "assistant", len(text.prompt))):
+                for start, end in self._controls.places(part, role):
+                    literal.append((shift + start, shift + end))
+                    spelled.append(("completion" if shift else role, part[start:end]))
+        if spelled and self._policies.control_tokens == "reject":
+            raise Rejected("control_token", f"the {spelled[0][0]} spells {spelled[0][1]}")
+        whole = text.prompt + completion + eos
+        turn = Turn(start=len(text.prompt), end=len(whole))
+        return Rendered(text=whole, turns=(turn,), literal=tuple(literal)), spelled
 
     def _literal_example(self, item: _Ready) -> Example | Rejected:
         """The example of a text in which some control tokens are only spelled: rare, so one at a time."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer.encoders import Flat
-from packer.marks import Turn
 from packer.tokenizer import Encoded, Tokenizer
+from packer.turns import Turn
 from packer.types import Int64Array
 
 

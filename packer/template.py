@@ -61,7 +61,7 @@ class ChatTemplate:
         self._template = _compile(source, date)
         self._special_tokens = dict(special_tokens)
 
-    def run(self, messages: Sequence[Message], *, tools: Json) -> str:
+    def run(self, messages: Sequence[Message], *, tools: Json, add_generation_prompt: bool = False) -> str:
         """The conversation as text, as `apply_chat_template(tokenize=False)` gives it, generation blocks between OPEN and CLOSE.
 
         Raises Rejected("template_refused") where the template raises.
@@ -70,7 +70,11 @@ class ChatTemplate:
 
         try:
             return self._template.render(
-                messages=messages, tools=tools, documents=None, add_generation_prompt=False, **self._special_tokens
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_tokens,
             )
         # A template is a program that runs on data it was not written for: besides raise_exception, it meets missing keys, None and text where
         # it expected an object. All of these are the template's refusal of this conversation.

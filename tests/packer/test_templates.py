@@ -238,6 +238,21 @@ class Stand:
             row["messages"], tools=row.get("tools"), tokenize=False, chat_template=template
         )
 
+    def prompt(self, template: str) -> str:
+        """What the template appends for a model to go on from."""
+        asked = [{"role": "user", "content": "Why?"}]
+        both = [
+            self.theirs.apply_chat_template(asked, tokenize=False, chat_template=template, add_generation_prompt=more)
+            for more in (False, True)
+        ]
+        return both[1][len(both[0]) :] if both[1].startswith(both[0]) else ""
+
+
+def thoughts(message: dict) -> set[str]:
+    """The texts of a message that are reasoning."""
+    inline = re.search("<think>\\s*«(.*?)»\\s*</think>", message["content"] or "", re.DOTALL)
+    return {message.get("reasoning_content"), inline and inline.group(1)} - {None}
+
 
 def _forms(text: str) -> list[str]:
     """A text as templates write it: stripped in one way or another, or as JSON."""
@@ -263,6 +278,7 @@ def turns_by_placeholders(stand: Stand, template: str, row: dict, family: Family
     # One message at a time, so that it is known which word is whose.
     row = copy.deepcopy(row)
     words: list[list[str]] = []
+    written_by = copy.deepcopy(row["messages"])
     for number, message in enumerate(row["messages"]):
         before = len(said)
         row["messages"][number] = canonical({"messages": [message]}, place)["messages"][0]
@@ -307,6 +323,14 @@ def turns_by_placeholders(stand: Stand, template: str, row: dict, family: Family
                 raise Unreckoned("no tool call begins")
             spoken.append(begun[-1])
         start, written = min(spoken), max(at + len(word) for at, word in found)
+        # The tag that opens the thoughts is the assistant's to write, unless the generation prompt has written it.
+        prompt = stand.prompt(template)
+        opened = held.rfind(prompt, after, start) if prompt else -1
+        first = said[next(word for at, word in sorted(found) if at >= start)]
+        if opened >= 0 and (
+            first in thoughts(written_by[number]) or held[opened + len(prompt) : start].strip() == "<think>"
+        ):
+            start = opened + len(prompt)
         closers = family.call_closers if called and family.call_closers else family.closers
         ends = [held.find(closer, written) + len(closer) for closer in closers if held.find(closer, written) >= 0]
         if not ends:
