@@ -175,4 +175,5 @@ def build_log(config: BuildConfig, inputs: Inputs, started: float, seconds: Mapp
         "tokenizer_path": str(inputs.tokenizer.folder.resolve()) if Path(config.tokenizer).is_dir() else "",
         "sources": [spec.file or spec.name for spec in inputs.sources],
     }
-    return json.dumps(log, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    # ASCII: the path of a file need not be UTF-8.
+    return json.dumps(log, indent=1, sort_keys=True) + "\n"

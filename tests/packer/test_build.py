@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -345,7 +347,7 @@ def test_a_dead_worker_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("packer.intake._ROWS_A_SLICE", 50)
     monkeypatch.setattr("packer.pipeline.make_encoder", spy.make_dying_encoder)
-    with pytest.raises(UserError, match="worker process was killed"):
+    with pytest.raises(UserError, match="worker process ended before its work"):
         packer.build(config(tmp_path / "packed", workers=2))
     assert not (tmp_path / "packed" / "manifest.json").exists()
 
@@ -562,3 +564,179 @@ def test_every_encoder_gives_the_same_bytes(built: Path, tmp_path: Path, encoder
     packer.build(config(tmp_path / "packed", eval_fraction=Fraction(1, 10), encoder=encoder))
     assert json.loads((tmp_path / "packed" / "build-log.json").read_text())["encoder"] == encoder
     assert content(tmp_path / "packed") == content(built)
+
+
+def test_a_loss_that_was_allowed_once_is_not_allowed_for_ever(tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "chats.jsonl", [chat("q", "a")] * 9 + ["{broken"])
+    packer.build(config(tmp_path / "packed", data, max_loss=Fraction(1)))
+    with pytest.raises(GateError, match="not_json 1"):
+        packer.build(config(tmp_path / "packed", data))
+
+
+def test_a_finished_folder_that_lacks_a_part_is_not_called_finished(built: Path, tmp_path: Path) -> None:
+    shutil.copytree(built, tmp_path / "packed")
+    shutil.rmtree(tmp_path / "packed" / "examples")
+    with pytest.raises(UserError, match="examples is missing from a finished build"):
+        packer.build(config(tmp_path / "packed", eval_fraction=Fraction(1, 10)))
+
+
+def test_what_is_read_is_never_cleared_with_the_folder_that_is_written(tmp_path: Path) -> None:
+    out = tmp_path / "packed"
+    packer.build(config(out))
+    with pytest.raises(UserError, match="lies in the output folder"):
+        packer.build(config(out, tokenizer=str(out / "tokenizer"), force=True))
+    assert packer.open(out)[0] is not None
+    (tmp_path / "in").mkdir()
+    mine = write_jsonl(tmp_path / "in" / "rejects.jsonl", [chat("q", "a")])
+    with pytest.raises(UserError, match="lies in the output folder"):
+        packer.build(config(tmp_path / "in", mine))
+    assert mine.exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_at_the_limits_of_json_and_python_are_told_of_one_by_one(
+    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packer.intake._ROWS_A_SLICE", 4)
+    deep, deepest = "[" * 900 + "]" * 900, "[" * 100_000
+    ask, answer = '{"role":"user","content":"q"}', '{"role":"assistant","content":"a"}'
+
+    def row(answer: str, rest: str = "") -> str:
+        return '{"messages":[' + ask + "," + answer + "]" + rest + "}"
+
+    def calling(arguments: str) -> str:
+        return row(
+            '{"role":"assistant","content":"a","tool_calls":[{"function":{"name":"f","arguments":' + arguments + "}}]}"
+        )
+
+    lines = [
+        '{"\\ud800x": 1}',
+        deepest,
+        row(answer, ',"unused":' + deep),
+        calling(json.dumps(deep)),
+        calling(json.dumps("9" * 5000)),
+        calling('{"x":' + deep + "}"),
+        row(answer, ',"tools":' + json.dumps(deepest)),
+        row('{"role":"assistant","content":"a","name":"\\udfff"}'),
+        *SAMPLE_ROWS[:5],
+    ]
+    data = write_jsonl(tmp_path / "chats.jsonl", lines)
+    manifest = packer.build(config(tmp_path / "packed", data, max_loss=Fraction(1), workers=workers))
+    counts = manifest.ledger.conversations
+    assert counts["read"] == len(lines)
+    assert counts["in"] >= 6
+    assert len(rejects(tmp_path / "packed")) == counts["read"] - counts["in"]
+
+
+def test_columns_that_nothing_is_made_of_cannot_end_a_build(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in SAMPLE_ROWS[:5]]
+    table = pa.Table.from_pylist(rows).append_column("when", pa.array([10**7] * 5, type=pa.date32()))
+    bad_text = pa.Array.from_buffers(
+        pa.string(), 5, [None, pa.py_buffer(b"\0" * 4 + bytes([1, 0, 0, 0]) * 5), pa.py_buffer(b"\xff")]
+    )
+    table = table.append_column("bad", bad_text)
+    pq.write_table(table.drop_columns(["bad"]), tmp_path / "a.parquet")
+    with pa.ipc.new_file(tmp_path / "b.arrow", table.schema) as writer:
+        writer.write_table(table)
+    for name in ("a.parquet", "b.arrow"):
+        assert packer.build(config(tmp_path / name.replace(".", "-"), tmp_path / name)).ledger.conversations == {
+            "read": 5,
+            "in": 5,
+        }
+
+
+def test_a_row_of_a_columnar_file_that_python_cannot_hold_is_told_of_by_itself(tmp_path: Path) -> None:
+    texts = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.py_buffer(np.array([0, 3, 4, 7], dtype=np.int32)), pa.py_buffer(b"abc\xffdef")]
+    )
+    with pa.ipc.new_file(tmp_path / "t.arrow", pa.schema([("text", pa.string())])) as writer:
+        writer.write_table(pa.table({"text": texts}))
+    manifest = packer.build(config(tmp_path / "packed", tmp_path / "t.arrow", max_loss=Fraction(1)))
+    assert manifest.ledger.conversations == {"read": 3, "in": 2, "not_json": 1}
+    assert rejects(tmp_path / "packed")[0]["place"] == "t.arrow row 1"
+
+
+def test_hub_rows_lose_the_null_keys_that_arrow_gave_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    call = {"function": {"name": "f", "arguments": {"x": "1"}}}
+    other = {"function": {"name": "f", "arguments": {"y": "2"}}}
+    ask = {"role": "user", "content": "q"}
+    rows = [{"messages": [ask, {"role": "assistant", "content": "a", "tool_calls": [one]}]} for one in (call, other)]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list(rows))
+    from packer.source import SourceSpec, read
+
+    seen = [row.value for row in read(SourceSpec(name="a/b", split="train"), frozenset(["messages"]))]
+    assert seen == rows
+
+
+def test_names_that_are_not_utf8_do_not_end_a_build(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
+    with open(name, "wb") as file:
+        file.write("\n".join([*SAMPLE_ROWS[:3], "{"]).encode())
+    manifest = packer.build(config(tmp_path / "packed", Path(os.fsdecode(name)), max_loss=Fraction(1)))
+    assert manifest.sources[0].name == "caf\\udce9.jsonl"
+    assert rejects(tmp_path / "packed")[0]["place"] == "caf\\udce9.jsonl:4"
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    big = tmp_path / "big.jsonl"
+    big.write_text("\n".join(SAMPLE_ROWS * 60), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "packer",
+        "build",
+        str(big),
+        "--tokenizer",
+        str(TINY),
+        "--workers",
+        "2",
+        "-o",
+        str(tmp_path / "packed"),
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 60
+    workers: list[str] = []
+    while time.monotonic() < deadline and len(workers) < 2:
+        workers = [
+            pid for pid in children.read_text().split() if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+        ]
+    time.sleep(1)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in workers):
+        time.sleep(0.2)
+    assert workers
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
+def test_ctrl_c_is_one_word(tmp_path: Path) -> None:
+    big = tmp_path / "big.jsonl"
+    big.write_text("\n".join(SAMPLE_ROWS * 60), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "packer",
+        "build",
+        str(big),
+        "--tokenizer",
+        str(TINY),
+        "--workers",
+        "2",
+        "-o",
+        str(tmp_path / "packed"),
+    ]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not (tmp_path / "packed" / "tokens").exists():
+        time.sleep(0.1)
+    time.sleep(3)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    assert err.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -37,6 +38,12 @@ def two_lines(run: subprocess.CompletedProcess[str], status: int = 2) -> tuple[s
         ((*BUILD, "--capacity", "-64"), "--capacity -64: must be a positive multiple of 64", "try --capacity 64"),
         ((*BUILD, "--capacity", "1000"), "--capacity 1000: must be a positive multiple of 64", "try --capacity 1024"),
         ((*BUILD, "--max-segments", "1"), "--max-segments 1: must be auto, 0 (no cap) or at least 2", "try --max-segments 64"),
+        ((*BUILD, "--capacity", "64000000000"), "--capacity 64000000000: more than 4194304 slots a row", "try --capacity 8192"),
+        ((*BUILD, "--max-segments", "²"), "--max-segments ²: must be auto or a number", "try --max-segments auto"),
+        ((*BUILD, "--mix", "a.jsonl"), "--mix a.jsonl: no weight", "write --mix a.jsonl=1"),
+        ((*BUILD, "--mix", "a.jsonl=much"), "--mix a.jsonl=much: the weight 'much' is not a number", "write --mix a.jsonl=0.5"),
+        ((*BUILD, "--mix", "a.jsonl=0"), "--mix a.jsonl=0: the weight must be above 0", "leave the source out, or write --mix NAME=0.5"),
+        (("build", "x" * 5000), f"{'x' * 80}: File name too long", "give a .jsonl, .json, .parquet or .arrow file, or a folder of them: packer build chats.jsonl -o data/packed"),
         ((*BUILD, "--max-segments", "many"), "--max-segments many: must be auto or a number", "try --max-segments auto"),
         ((*BUILD, "--max-loss", "much"), "--max-loss much: not a share", "write it as --max-loss 1% or --max-loss 0.01"),
         ((*BUILD, "--max-loss", "101%"), "--max-loss 101%: must be from 0% to 100%", "try --max-loss 1%"),
@@ -81,6 +88,12 @@ def test_wrong_use_is_two_lines_and_status_2(packer_cli, arguments: tuple[str, .
             "write one `key = value` a line, strings in quotes",
         ),
         ("learning_rte = 1\n", "unknown key 'learning_rte'", "keys: "),
+        ("limit = true\n", "limit = True: not a whole number", "write limit = a whole number"),
+        ("limit = 2.7\n", "limit = 2.7: not a whole number", "write limit = a whole number"),
+        ("capacity = inf\n", "capacity = inf: not a whole number", "write capacity = a whole number"),
+        ("force = 5\n", "force = 5: not true or false", "write force = true or false"),
+        ("token_store = 1.5\n", "token_store = 1.5: not true or false", "write token_store = true or false"),
+        ("tokenizer = false\n", "tokenizer = False: not text", "write tokenizer = text"),
     ],
 )
 def test_a_config_file_with_an_unknown_key_is_refused(
@@ -185,3 +198,29 @@ def test_a_reader_that_closes_the_pipe_early_sees_no_traceback() -> None:
         check=True,
     )
     assert run.stderr == ""
+
+
+@pytest.mark.parametrize("redirect", ["> /dev/full", "2>&-", "| true", "| head -c 1"])
+def test_a_stream_that_cannot_be_written_gives_no_traceback(tmp_path: Path, redirect: str) -> None:
+    data = write_jsonl(tmp_path / "data.jsonl", SAMPLE.read_text(encoding="utf-8").splitlines()[:5])
+    command = f"set -o pipefail; {sys.executable} -m packer build {data} --tokenizer {TINY} --capacity 4096 -o packed {redirect}"
+    run = subprocess.run(
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert "Traceback" not in run.stderr
+    assert run.returncode == (2 if "full" in redirect else 0), run.stderr
+    assert (tmp_path / "packed" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    "template", ["{% for a in messages %}" * 30 + "{% endfor %}" * 30, "{{ 'a' * (10 ** 11) }}", "{{ (1/0) }}"]
+)
+def test_a_template_past_pythons_limits_is_two_lines(packer_cli, tmp_path: Path, template: str) -> None:
+    (tmp_path / "t.jinja").write_text(template)
+    error, _ = two_lines(packer_cli(*BUILD, "--chat-template", "t.jinja"))
+    assert "the chat template" in error
