@@ -70,6 +70,8 @@ class Intake:
         self.rejects: list[Reject] = []
         self.read = [0] * sources_count
         self.control_tokens: Counter[tuple[str, str]] = Counter()
+        # When the first slice came back: before it, processes started and loaded tokenizers.
+        self.first_slice: float | None = None
 
     def account(self, slices: Iterable[EncodedSlice], advance: Progress.Advance) -> Iterator[TokenSlice]:
         """Passes the tokens of each slice on and enters its conversations in the books; raises UserError on an over-long one if asked to."""

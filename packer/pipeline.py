@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 import packer
 from packer.config import BuildConfig
 from packer.digest import digest_words
-from packer.encode import make_encoder
+from packer.encode import EncodedSlice, make_encoder
 from packer.encoders import EncoderDiffersError
 from packer.engine import map_in_order
 from packer.errors import UserError
@@ -82,7 +83,11 @@ def _build(config: BuildConfig, inputs: Inputs, progress: Progress, started: flo
         shutil.rmtree(config.out / "tokens")
 
     manifest = _manifest(config, inputs, intake, examples, written)
-    seconds = {"tokenize": tokenized - started, "all": time.time() - started}
+    seconds = {
+        "first_slice": (intake.first_slice or tokenized) - started,
+        "tokenize": tokenized - started,
+        "all": time.time() - started,
+    }
     write_text(config.out / "build-log.json", build_log(config, inputs, started, seconds))
     write_text(config.out / MANIFEST_NAME, manifest.to_json())
     return manifest
@@ -91,10 +96,16 @@ def _build(config: BuildConfig, inputs: Inputs, progress: Progress, started: flo
 def _tokenize(config: BuildConfig, inputs: Inputs, progress: Progress) -> Intake:
     """Sources → token store; raises EncoderDiffersError where a fast encoder is caught giving other ids than the reference."""
     intake = Intake(config, sources_count=len(inputs.sources))
+
+    def noted(slices: Iterator[EncodedSlice]) -> Iterator[EncodedSlice]:
+        for encoded in slices:
+            intake.first_slice = intake.first_slice or time.time()
+            yield encoded
+
     with progress.stage("tokenize", unit="conversations") as advance:
         raw = raw_slices(inputs.sources, config.policies.layout.columns, limit=config.limit, seed=config.seed)
         encoded = map_in_order(make_encoder, encode_settings(config, inputs), raw, workers=config.worker_count)
-        write_store(config.out / "tokens", intake.account(encoded, advance))
+        write_store(config.out / "tokens", intake.account(noted(encoded), advance))
     return intake
 
 
