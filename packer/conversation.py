@@ -151,6 +151,8 @@ def _content(message: Message, place: int) -> str:
 
 
 def _whole_characters(text: str, where: str) -> str:
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError as error:

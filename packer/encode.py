@@ -45,6 +45,11 @@ class RawSlice:
     weight: Fraction = Fraction(1)
     seed: int = 0
 
+    @property
+    def size(self) -> float:
+        """Bytes of the source that these rows are, where known."""
+        return sum(row.size for row in self.rows)
+
     def copies(self, row: int) -> int:
         """How many copies of a row go in: the whole part of the weight, and one more for a share of the rows drawn by seed, source and row."""
         whole, rest = divmod(self.weight, 1)
@@ -65,12 +70,13 @@ class Reject:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodedSlice:
-    """places: for people, one a conversation in `tokens`. control_tokens: (role, token) → how often the texts spelled it."""
+    """places: for people, one a conversation in `tokens`. control_tokens: (role, token) → how often the texts spelled it. size: of the raw rows."""
 
     tokens: TokenSlice
     places: tuple[str, ...]
     rejects: tuple[Reject, ...]
     control_tokens: Counter[tuple[str, str]]
+    size: float
 
 
 def make_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]:
@@ -113,6 +119,6 @@ def make_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]
             examples=[example for _, example in kept],
         )
         places = tuple(row.place for row, _ in kept)
-        return EncodedSlice(tokens=tokens, places=places, rejects=tuple(rejects), control_tokens=spelled)
+        return EncodedSlice(tokens=tokens, places=places, rejects=tuple(rejects), control_tokens=spelled, size=raw.size)
 
     return encode

@@ -27,6 +27,7 @@ from packer.tokens import TokenSlice
 from packer.types import BoolArray, Int32Array, Int64Array
 
 _ROWS_A_SLICE = 512
+_MEGABYTE = 1e6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,12 +61,13 @@ def raw_slices(
 class Intake:
     """Takes encoded slices in order, counts every conversation, and keeps what the plan needs to know of each.
 
-    After `account` is exhausted: `examples`, `books`, `rejects`, and `read` (conversations read from each source).
+    by_size: progress is told in megabytes read, else in conversations. After `account` is exhausted: `examples`, `books`, `rejects`, and `read` (conversations read from each source).
     """
 
-    def __init__(self, config: BuildConfig, *, sources_count: int) -> None:
+    def __init__(self, config: BuildConfig, *, sources_count: int, by_size: bool) -> None:
         self._config = config
         self._kept: list[Examples] = []
+        self._by_size = by_size
         self.books = Books()
         self.rejects: list[Reject] = []
         self.read = [0] * sources_count
@@ -86,7 +88,7 @@ class Intake:
             stored += len(tokens.lengths)
             count = len(tokens.lengths) + len(encoded.rejects)
             self.read[tokens.source] += count
-            advance(count)
+            advance(encoded.size / _MEGABYTE if self._by_size else count)
             if len(tokens.lengths):
                 yield tokens
 

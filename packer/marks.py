@@ -28,12 +28,13 @@ from packer.turns import (
     THINK_CLOSE,
     THINK_OPEN,
     TURN,
-    TURN_MARKS,
     Facts,
+    Marked,
     Rendered,
     joined,
     read_marks,
     refused,
+    take_apart,
 )
 
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
@@ -66,19 +67,20 @@ def render(
     if template.has_generation_tags and ANY.search(json.dumps([messages, tools], ensure_ascii=False)):
         raise _private_use()
     plain = template.run(messages, tools=tools)
-    if not template.has_generation_tags and ANY.search(plain):
+    if not template.has_generation_tags and not plain.isascii() and ANY.search(plain):
         raise _private_use()
     marked_messages, marked_tools = list(messages), tools
     if literal is not None:
         marked_messages = [_literal(message, literal) for message in messages]
         marked_tools = _deep(tools, literal, "tools")
-    text = ANY.sub("", plain)
+    apart = take_apart(plain) if template.has_generation_tags else Marked(plain, (), ())
+    text = apart.text
     if template.has_generation_tags:
-        marked = template.run(marked_messages, tools=marked_tools) if literal is not None else plain
-        in_order = re.fullmatch(f"(?:{OPEN}{CLOSE})*", "".join(TURN_MARKS.findall(marked)))
-        if ANY.sub("", marked) != text or not in_order:
+        if literal is not None:
+            apart = take_apart(template.run(marked_messages, tools=marked_tools))
+        if apart.text != text or not re.fullmatch(f"(?:{OPEN}{CLOSE})*", apart.turn_marks):
             raise refused("the text, or nests its generation blocks")
-        rendered = joined(read_marks(marked, (), Facts()))
+        rendered = joined(read_marks(apart, (), Facts()))
         return _from_first_target(template, conversation, rendered)
     places = tuple(place for place, message in enumerate(messages) if message["role"] == "assistant")
     wraps: Mapping[int, _Wrap] = dict.fromkeys(places, _Wrap())
@@ -86,18 +88,22 @@ def render(
     calls = [_count_calls(message, place) for place, message in enumerate(messages)]
     others = frozenset(n for n, message in enumerate(messages) if any(calls) and message["role"] in ("user", "tool"))
 
-    def run(wraps: Mapping[int, _Wrap]) -> str | None:
-        """The marked text, or None where it is not the plain text with every turn marked once."""
+    def run(wraps: Mapping[int, _Wrap]) -> Marked | None:
+        """The marked text taken apart, or None where it is not the plain text with every turn marked once."""
         wrapped = list(marked_messages)
         for place in wraps:
             wrapped[place] = _wrap(wrapped[place], wraps[place])
         for place in others:
             wrapped[place] = {**wrapped[place], "content": before_text(str(wrapped[place]["content"]), OTHERS)}
-        marked = template.run(wrapped, tools=marked_tools)
-        found = "".join(TURN_MARKS.findall(marked))
+        marked = take_apart(template.run(wrapped, tools=marked_tools))
+        if marked.text != text:
+            return None
+        found = marked.turn_marks
+        if found == (OPEN + CLOSE) * len(wraps):
+            return marked
         # A template may leave out the calls of a turn, but all of them.
         expected = "".join(f"{TURN}(?:{CALL}{{{calls[place]}}})?" for place in sorted(wraps))
-        return marked if re.fullmatch(expected, found) and ANY.sub("", marked) == text else None
+        return marked if re.fullmatch(expected, found) else None
 
     marked_text = run(wraps)
     if marked_text is None:
@@ -170,7 +176,7 @@ def _count_calls(message: Message, place: int) -> int:
     return len(marked)
 
 
-def _find_wrap(message: Message, place: int, run: Callable[[Mapping[int, _Wrap]], str | None]) -> _Wrap:
+def _find_wrap(message: Message, place: int, run: Callable[[Mapping[int, _Wrap]], Marked | None]) -> _Wrap:
     """The wrap of one message under which its marks come through: how much white space the template strips, and where reasoning ends."""
     content = str(message["content"])
     reasoning = next((str(message[key]) for key in _REASONING_KEYS if isinstance(message.get(key), str)), "")

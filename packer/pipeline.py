@@ -30,6 +30,7 @@ from packer.plan import make_plan
 from packer.progress import Progress
 from packer.rows import PlannedSplit, RowShape, WrittenSplit, write_examples, write_split
 from packer.schema import FORMAT_VERSION
+from packer.source import size
 from packer.tokens import TokenStore, write_store
 
 
@@ -95,14 +96,16 @@ def _build(config: BuildConfig, inputs: Inputs, progress: Progress, started: flo
 
 def _tokenize(config: BuildConfig, inputs: Inputs, progress: Progress) -> Intake:
     """Sources → token store; raises EncoderDiffersError where a fast encoder is caught giving other ids than the reference."""
-    intake = Intake(config, sources_count=len(inputs.sources))
+    megabytes = None if config.limit else size(inputs.sources)
+    intake = Intake(config, sources_count=len(inputs.sources), by_size=megabytes is not None)
 
     def noted(slices: Iterator[EncodedSlice]) -> Iterator[EncodedSlice]:
         for encoded in slices:
             intake.first_slice = intake.first_slice or time.time()
             yield encoded
 
-    with progress.stage("tokenize", unit="conversations") as advance:
+    unit, total = ("MB", megabytes / 1e6) if megabytes else ("conversations", None)
+    with progress.stage("tokenize", unit=unit, total=total) as advance:
         raw = raw_slices(inputs.sources, config.policies.layout.columns, limit=config.limit, seed=config.seed)
         encoded = map_in_order(make_encoder, encode_settings(config, inputs), raw, workers=config.worker_count)
         write_store(config.out / "tokens", intake.account(noted(encoded), advance))

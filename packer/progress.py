@@ -19,13 +19,13 @@ _SECONDS_WORTH_A_LINE = 2.0
 class Progress:
     """The silent kind, for use from Python; the others say what this one keeps to itself."""
 
-    Advance: TypeAlias = Callable[[int], None]
+    Advance: TypeAlias = Callable[[float], None]
 
     def say(self, line: str) -> None:
         """Something the user should know."""
 
     @contextmanager
-    def stage(self, name: str, *, unit: str, total: int | None = None) -> Iterator[Advance]:  # noqa: ARG002
+    def stage(self, name: str, *, unit: str, total: float | None = None) -> Iterator[Advance]:  # noqa: ARG002
         """One stage of the work; call what it yields with the number of units done since the last call."""
         yield lambda _count: None
 
@@ -37,16 +37,16 @@ class PlainProgress(Progress):
         print(line, file=sys.stderr)
 
     @contextmanager
-    def stage(self, name: str, *, unit: str, total: int | None = None) -> Iterator[Progress.Advance]:
+    def stage(self, name: str, *, unit: str, total: float | None = None) -> Iterator[Progress.Advance]:
         started = said = time.monotonic()
-        done = 0
+        done = 0.0
 
         def line() -> str:
             rate = done / max(time.monotonic() - started, 1e-9)
             left = f", {(total - done) / rate:.0f} s left" if total and rate and done < total else ""
-            return f"{name}: {done:,}{f' of {total:,}' if total else ''} {unit} ({rate:,.0f}/s{left})"
+            return f"{name}: {done:,.0f}{f' of {total:,.0f}' if total else ''} {unit} ({rate:,.1f}/s{left})"
 
-        def advance(count: int) -> None:
+        def advance(count: float) -> None:
             nonlocal done, said
             done += count
             if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
@@ -62,16 +62,17 @@ class TerminalProgress(PlainProgress):
     """A bar on stderr."""
 
     @contextmanager
-    def stage(self, name: str, *, unit: str, total: int | None = None) -> Iterator[Progress.Advance]:
+    def stage(self, name: str, *, unit: str, total: float | None = None) -> Iterator[Progress.Advance]:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
         columns = (
             TextColumn("{task.description:<11}"),
             BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(unit),
+            TextColumn(
+                "{task.completed:,.0f} / {task.total:,.0f} " + unit if total else "{task.completed:,.0f} " + unit
+            ),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )

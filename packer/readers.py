@@ -32,12 +32,13 @@ _COPY_HINT = "check that it was copied whole"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawRow:
     """One row as it was read. place: "chats.jsonl:1841" or "train_sft row 12". number: from 0 in its source. value: the row, or the bytes of its JSON,
-    which whoever encodes it parses (`parsed`), or the NotJsonError that says why it has none.
+    which whoever encodes it parses (`parsed`), or the NotJsonError that says why it has none. size: its share of its file, in bytes, where known.
     """
 
     number: int
     place: str
     value: object
+    size: float = 0
 
 
 class NotJsonError(Exception):
@@ -62,6 +63,17 @@ def kind_of(path: str) -> str | None:
     name = PurePosixPath(path)
     suffix = PurePosixPath(name.stem).suffix if name.suffix in COMPRESSED else name.suffix
     return suffix if suffix in SUFFIXES else None
+
+
+def size_of(path: str) -> int | None:
+    """A file's bytes as its rows add up to them; None where they do not (it is compressed, or of a kind that does not say)."""
+    if PurePosixPath(path).suffix in COMPRESSED or kind_of(path) == ".arrow":
+        return None
+    try:
+        system, name = fsspec.url_to_fs(path)
+        return int(system.size(name))
+    except (OSError, ValueError, ImportError, TypeError):
+        return None
 
 
 def base_name(path: str) -> str:
@@ -120,13 +132,15 @@ def _jsonl(path: str, file: BinaryIO) -> Iterator[RawRow]:
         if line_number == 1:
             text = text.removeprefix(b"\xef\xbb\xbf")
         if text:
-            yield RawRow(number=number, place=f"{name}:{line_number}", value=text)
+            yield RawRow(number=number, place=f"{name}:{line_number}", value=text, size=len(line))
             number += 1
 
 
 def _json(path: str, file: BinaryIO) -> Iterator[RawRow]:
+    whole = file.read()
+    size = len(whole)
     try:
-        document = json.loads(file.read())
+        document = json.loads(whole)
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: not JSON ({error})", "if the file holds one object a line, give it the suffix .jsonl"
@@ -142,7 +156,8 @@ def _json(path: str, file: BinaryIO) -> Iterator[RawRow]:
             text: object = json.dumps(value).encode()
         except (ValueError, RecursionError) as error:
             text = NotJsonError(str(error))
-        yield RawRow(number=number, place=f"{base_name(path)} row {number}", value=text)
+        share = size / len(document)
+        yield RawRow(number=number, place=f"{base_name(path)} row {number}", value=text, size=share)
 
 
 def _parquet(path: str, file: BinaryIO, columns: Collection[str]) -> Iterator[RawRow]:
@@ -152,7 +167,9 @@ def _parquet(path: str, file: BinaryIO, columns: Collection[str]) -> Iterator[Ra
         parquet = pq.ParquetFile(pa.PythonFile(file, mode="r"))
         names = parquet.schema_arrow.names
         wanted = [name for name in names if name in columns]
-        yield from _rows(base_name(path), parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted), names)
+        share = (size_of(path) or 0) / max(parquet.metadata.num_rows, 1)
+        batches = parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted)
+        yield from _rows(base_name(path), batches, names, share)
     except pa.ArrowInvalid as error:
         raise UserError(f"{path}: not a readable Parquet file ({_why(error)})", _COPY_HINT) from None
 
@@ -182,13 +199,13 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (batch.slice(start, ROWS_AT_ONCE) for start in range(0, len(batch), ROWS_AT_ONCE))
 
 
-def _rows(file: str, batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[RawRow]:
+def _rows(file: str, batches: Iterable[pa.RecordBatch], names: Sequence[str], share: float = 0) -> Iterator[RawRow]:
     """Row by row; where the file has none of the columns, its rows are the names that it has, so that people see them."""
     number = 0
     for batch in batches:
         for value in _python(batch):
             row = value if not isinstance(value, dict) or value else dict.fromkeys(names)
-            yield RawRow(number=number, place=f"{file} row {number}", value=row)
+            yield RawRow(number=number, place=f"{file} row {number}", value=row, size=share)
             number += 1
 
 

@@ -15,7 +15,17 @@ from pathlib import Path
 import fsspec
 
 from packer.errors import UserError
-from packer.readers import COMPRESSED, ROWS_AT_ONCE, SUFFIXES, RawRow, base_name, kind_of, read_file, without_nulls
+from packer.readers import (
+    COMPRESSED,
+    ROWS_AT_ONCE,
+    SUFFIXES,
+    RawRow,
+    base_name,
+    kind_of,
+    read_file,
+    size_of,
+    without_nulls,
+)
 
 DEFAULT_DATASET = "HuggingFaceH4/ultrachat_200k"
 _DEFAULT_SPLITS = {DEFAULT_DATASET: "train_sft"}
@@ -155,6 +165,12 @@ def _commit(name: str, revision: str | None) -> str | None:
     except (HfHubHTTPError, OSError):
         # `datasets` may have it in its cache, and otherwise says best what is wrong.
         return revision
+
+
+def size(sources: Sequence[SourceSpec]) -> int | None:
+    """Bytes to be read of all sources together; None where one does not say."""
+    sizes = [size_of(spec.file) if spec.file else None for spec in sources]
+    return None if None in sizes else sum(found for found in sizes if found is not None)
 
 
 def read(source: SourceSpec, columns: Collection[str], *, limit: int | None = None) -> Iterator[RawRow]:

