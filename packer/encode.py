@@ -1,6 +1,6 @@
 """One slice of raw rows → one slice of tokens and the verdicts on what did not become tokens. This is what a worker does.
 
-encode = make_encoder(EncodeSettings(tokenizer="data/sample/tiny-hybrid", ...))
+encode = make_slice_encoder(EncodeSettings(tokenizer="data/sample/tiny-hybrid", ...))
 slice_ = encode(RawSlice(source=0, is_eval=False, rows=rows))
 """
 
@@ -15,6 +15,7 @@ from fractions import Fraction
 import xxhash
 
 from packer.conversation import Rejected
+from packer.encoders import make_encoder
 from packer.readers import NotJsonError, RawRow, parsed
 from packer.render import Example, Policies, Renderer
 from packer.template import ChatTemplate
@@ -79,14 +80,19 @@ class EncodedSlice:
     size: float
 
 
-def make_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]:
+def make_slice_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]:
     """Loads the tokenizer, compiles the template, probes it, and returns the function that encodes slices."""
     tokenizer = load_tokenizer(settings.tokenizer, revision=settings.tokenizer_revision)
-    tokenizer.use(settings.encoder)
+    tokenizer.use(make_encoder(settings.encoder, tokenizer.backend))
     template = ChatTemplate(settings.template, special_tokens=tokenizer.special_tokens, date=settings.template_date)
     renderer = Renderer(tokenizer, template, settings.policies)
+    return slice_encoder(renderer, settings.eval_fraction)
+
+
+def slice_encoder(renderer: Renderer, eval_fraction: Fraction) -> Callable[[RawSlice], EncodedSlice]:
+    """The function that encodes slices with a renderer."""
     # A hash below this belongs to the eval split: equal conversations have equal hashes, so no duplicate stands on both sides.
-    eval_below = int(settings.eval_fraction * 2**64)
+    eval_below = int(eval_fraction * 2**64)
 
     def encode(raw: RawSlice) -> EncodedSlice:
         values: dict[int, object] = {}

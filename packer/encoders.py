@@ -1,7 +1,7 @@
 """Encoders behind one seam: many texts in, one flat run of ids out. `tokenizers` is the reference, the others are only faster.
 
-    encoder, reason = choose_encoder("auto", backend)
-    flat = encoder.encode(["hello", "world"])
+    chosen = choose_encoder("auto", backend)
+    flat = chosen.encoder.encode(["hello", "world"])
     flat.ids[flat.offsets[1] : flat.offsets[2]]
 
 splintr and fastokens gave the reference's ids on every text they were tried on, but they are young: each is held against the reference when it is
@@ -11,7 +11,6 @@ chosen and, by the caller, on a sample of everything it encodes.
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -72,12 +71,12 @@ class Reference:
 
 
 class Splintr:
-    """splintr-rs, from the same tokenizer.json without its post-processor."""
+    """splintr-rs, from the same description (which has no post-processor: `Tokenizer` takes it off)."""
 
     def __init__(self, backend: Backend) -> None:
         import splintr
 
-        self._inner = splintr.from_json_bytes(_bare(backend).encode())
+        self._inner = splintr.from_json_bytes(backend.to_str().encode())
 
     def encode(self, texts: Sequence[str]) -> Flat:
         ids, offsets = self._inner.encode_batch_flat(list(texts))
@@ -93,7 +92,7 @@ class Fastokens:
     def __init__(self, backend: Backend) -> None:
         import fastokens
 
-        self._inner = fastokens.Tokenizer.from_json_str(_bare(backend))
+        self._inner = fastokens.Tokenizer.from_json_str(backend.to_str())
 
     def encode(self, texts: Sequence[str]) -> Flat:
         ids, offsets = self._inner.encode_batch_flat(list(texts))
@@ -103,50 +102,70 @@ class Fastokens:
         )
 
 
-def choose_encoder(name: EncoderName, backend: Backend) -> tuple[str, str]:
-    """(encoder, why it): the one asked for, or with "auto" the fastest that is installed and encodes every trial text as the reference does.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """An encoder, its name, and why it."""
+
+    name: str
+    reason: str
+    encoder: Encoder
+
+
+def choose_encoder(name: EncoderName, backend: Backend) -> Chosen:
+    """The encoder asked for, or with "auto" the fastest that is installed and encodes every trial text as the reference does.
 
     Raises UserError where the one asked for is not installed, cannot load this tokenizer, or differs.
     """
-    if name == "tokenizers":
-        return name, "asked for"
-    if name != "auto":
-        if (fault := _fault(name, backend)) is not None:
-            raise UserError(f"--encoder {name}: {fault}", "take --encoder auto, or pip install 'packer-trainer[fast]'")
-        return name, "asked for; equal to tokenizers on the trial texts"
     faults = []
-    for candidate in _FAST:
-        fault = _fault(candidate, backend)
-        if fault is None:
-            return candidate, "the fastest installed; equal to tokenizers on the trial texts"
-        faults.append(f"{candidate} {fault}")
-    return "tokenizers", "; ".join(faults)
+    for candidate in _FAST if name == "auto" else (name,):
+        if candidate == "tokenizers":
+            return reference(backend, "asked for")
+        try:
+            fast = _tried(candidate, backend)
+        except _FaultError as fault:
+            faults.append(f"{candidate} {fault}")
+            continue
+        reason = "the fastest installed" if name == "auto" else "asked for"
+        return Chosen(
+            name=candidate,
+            reason=f"{reason}; equal to tokenizers on the trial texts",
+            encoder=Checked(candidate, fast, backend),
+        )
+    if name != "auto":
+        raise UserError(f"--encoder {faults[0]}", "take --encoder auto, or pip install 'packer-trainer[fast]'")
+    return reference(backend, "; ".join(faults))
+
+
+def reference(backend: Backend, reason: str) -> Chosen:
+    """`tokenizers` itself."""
+    return Chosen(name="tokenizers", reason=reason, encoder=Reference(backend))
 
 
 def make_encoder(name: str, backend: Backend) -> Encoder:
-    """The encoder that `choose_encoder` named."""
-    makers: dict[str, Callable[[Backend], Encoder]] = {
-        "tokenizers": Reference,
-        "splintr": Splintr,
-        "fastokens": Fastokens,
-    }
-    return makers[name](backend)
+    """The encoder of this name, a fast one checked as it goes, not tried again: for workers, once one has been chosen."""
+    return Reference(backend) if name == "tokenizers" else Checked(name, _MAKERS[name](backend), backend)
 
 
-def _fault(name: Literal["splintr", "fastokens"], backend: Backend) -> str | None:
-    """Why an encoder will not do for this tokenizer; None where it will."""
+class _FaultError(Exception):
+    """Why an encoder will not do for a tokenizer."""
+
+
+def _tried(name: str, backend: Backend) -> Encoder:
+    """The fast encoder of this name; raises _FaultError where it will not do for this tokenizer."""
     if importlib.util.find_spec(name) is None:
-        return "is not installed"
+        raise _FaultError("is not installed")
     try:
-        fast = make_encoder(name, backend)
+        fast = _MAKERS[name](backend)
         mine = fast.encode(TRIALS)
     except (ValueError, RuntimeError, TypeError, KeyError, ImportError, OSError) as error:
-        return f"cannot load this tokenizer ({(str(error).splitlines() or [type(error).__name__])[0]})"
+        raise _FaultError(
+            f"cannot load this tokenizer ({(str(error).splitlines() or [type(error).__name__])[0]})"
+        ) from None
     reference = Reference(backend).encode(TRIALS)
     for trial, text in enumerate(TRIALS):
         if not _equal(mine, reference, trial):
-            return f"differs from tokenizers on {text[:20]!r}"
-    return None
+            raise _FaultError(f"differs from tokenizers on {text[:20]!r}")
+    return fast
 
 
 class EncoderDiffersError(Exception):
@@ -156,9 +175,9 @@ class EncoderDiffersError(Exception):
 class Checked:
     """A fast encoder held against the reference on every 64th text that it encodes (and at least one a call)."""
 
-    def __init__(self, name: str, backend: Backend) -> None:
+    def __init__(self, name: str, fast: Encoder, backend: Backend) -> None:
         self._name = name
-        self._fast = make_encoder(name, backend)
+        self._fast = fast
         self._reference = Reference(backend)
 
     def encode(self, texts: Sequence[str]) -> Flat:
@@ -179,6 +198,7 @@ def _equal(a: Flat, b: Flat, text: int) -> bool:
     )
 
 
-def _bare(backend: Backend) -> str:
-    """The tokenizer's description without what adds special tokens around a text."""
-    return json.dumps({**json.loads(backend.to_str()), "post_processor": None, "truncation": None, "padding": None})
+_MAKERS: dict[str, Callable[[Backend], Encoder]] = {
+    "splintr": Splintr,
+    "fastokens": Fastokens,
+}

@@ -2,7 +2,7 @@
 
 Workers are spawned, never forked: each makes its own tokenizer, and a fork after Rust threads have started can hang for ever.
 
-    results = map_in_order(make_encoder, settings, tasks, workers=4)      # make_encoder(settings) runs once in each worker
+    results = map_in_order(make_work, settings, tasks, workers=4, here=work)      # make_work(settings) runs once in each worker
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def map_in_order(
     tasks: Iterable[_Task],
     *,
     workers: int,
+    here: Callable[[_Task], _Result],
 ) -> Iterator[_Result]:
-    """make(settings) applied to each task, results in the order of the tasks.
+    """make(settings) applied to each task, results in the order of the tasks. here: the same, ready made, for this process.
 
     With one worker, or where there is only one task, it runs in this process: starting others would cost more than it saves. No more than three
     tasks a worker are under way, so memory does not grow with the number of tasks. An exception in a worker is raised here.
@@ -47,8 +48,7 @@ def map_in_order(
     waiting = iter(tasks)
     first = list(islice(waiting, 2))
     if workers == 1 or len(first) < 2:
-        work = make(settings)
-        yield from (work(task) for task in chain(first, waiting))
+        yield from map(here, chain(first, waiting))
         return
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=partial(_start, make, settings)

@@ -19,7 +19,7 @@ from packer import source as sources
 from packer.config import BuildConfig
 from packer.digest import digest_words
 from packer.encode import EncodeSettings
-from packer.encoders import choose_encoder
+from packer.encoders import Chosen, choose_encoder
 from packer.errors import UserError
 from packer.intake import hold_loss
 from packer.ledger import Books
@@ -40,8 +40,7 @@ class Inputs:
     tokenizer: Tokenizer
     template: str
     renderer: Renderer
-    encoder: str
-    encoder_reason: str
+    encoder: Chosen
 
     def wants_eval(self, config: BuildConfig) -> bool:
         """Whether an eval split was asked for (it may turn out empty)."""
@@ -85,15 +84,15 @@ def resolve(config: BuildConfig) -> Inputs:
         for spec in found
     )
     _keep_apart(config, tokenizer, found)
-    encoder, reason = choose_encoder(config.encoder, tokenizer.backend)
+    chosen = choose_encoder(config.encoder, tokenizer.backend)
+    tokenizer.use(chosen.encoder)
     return Inputs(
         sources=tuple(found),
         entries=entries,
         tokenizer=tokenizer,
         template=template,
         renderer=renderer,
-        encoder=encoder,
-        encoder_reason=reason,
+        encoder=chosen,
     )
 
 
@@ -153,7 +152,7 @@ def encode_settings(config: BuildConfig, inputs: Inputs) -> EncodeSettings:
         template_date=config.template_date,
         policies=config.policies,
         eval_fraction=config.eval_fraction,
-        encoder=inputs.encoder,
+        encoder=inputs.encoder.name,
     )
 
 
@@ -165,8 +164,8 @@ def build_log(config: BuildConfig, inputs: Inputs, started: float, seconds: Mapp
         "host": platform.node(),
         "workers": config.worker_count,
         "engine": "local",
-        "encoder": inputs.encoder,
-        "encoder_reason": inputs.encoder_reason,
+        "encoder": inputs.encoder.name,
+        "encoder_reason": inputs.encoder.reason,
         "versions": {
             name: importlib.metadata.version(name)
             for name in ("numpy", "pyarrow", "tokenizers", "transformers", "jinja2")

@@ -17,8 +17,8 @@ import numpy as np
 import packer
 from packer.config import BuildConfig
 from packer.digest import digest_words
-from packer.encode import EncodedSlice, make_encoder
-from packer.encoders import EncoderDiffersError
+from packer.encode import EncodedSlice, make_slice_encoder, slice_encoder
+from packer.encoders import EncoderDiffersError, reference
 from packer.engine import map_in_order
 from packer.errors import UserError
 from packer.files import write_text
@@ -32,6 +32,8 @@ from packer.rows import PlannedSplit, RowShape, WrittenSplit, write_examples, wr
 from packer.schema import FORMAT_VERSION
 from packer.source import size
 from packer.tokens import TokenStore, write_store
+
+_SMALL_BYTES = 64 << 20
 
 
 def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
@@ -61,7 +63,8 @@ def _build(config: BuildConfig, inputs: Inputs, progress: Progress, started: flo
     except EncoderDiffersError as difference:
         progress.say(f"{difference}: starting over with tokenizers")
         shutil.rmtree(config.out / "tokens")
-        inputs = replace(inputs, encoder="tokenizers", encoder_reason=str(difference))
+        inputs = replace(inputs, encoder=reference(inputs.tokenizer.backend, str(difference)))
+        inputs.tokenizer.use(inputs.encoder.encoder)
         intake = _tokenize(config, inputs, progress)
     tokenized = time.time()
     write_text(config.out / "rejects.jsonl", intake.rejects_file())
@@ -96,18 +99,26 @@ def _build(config: BuildConfig, inputs: Inputs, progress: Progress, started: flo
 
 def _tokenize(config: BuildConfig, inputs: Inputs, progress: Progress) -> Intake:
     """Sources → token store; raises EncoderDiffersError where a fast encoder is caught giving other ids than the reference."""
-    megabytes = None if config.limit else size(inputs.sources)
-    intake = Intake(config, sources_count=len(inputs.sources), by_size=megabytes is not None)
+    whole = None if config.limit else size(inputs.sources)
+    intake = Intake(config, sources_count=len(inputs.sources), by_size=whole is not None)
 
     def noted(slices: Iterator[EncodedSlice]) -> Iterator[EncodedSlice]:
         for encoded in slices:
             intake.first_slice = intake.first_slice or time.time()
             yield encoded
 
-    unit, total = ("MB", megabytes / 1e6) if megabytes else ("conversations", None)
+    unit, total = ("MB", whole / 1e6) if whole else ("conversations", None)
     with progress.stage("tokenize", unit=unit, total=total) as advance:
         raw = raw_slices(inputs.sources, config.policies.layout.columns, limit=config.limit, seed=config.seed)
-        encoded = map_in_order(make_encoder, encode_settings(config, inputs), raw, workers=config.worker_count)
+        # Below this, starting processes takes longer than they save.
+        small = whole is not None and whole < _SMALL_BYTES
+        encoded = map_in_order(
+            make_slice_encoder,
+            encode_settings(config, inputs),
+            raw,
+            workers=1 if small and not config.workers else config.worker_count,
+            here=slice_encoder(inputs.renderer, config.eval_fraction),
+        )
         write_store(config.out / "tokens", intake.account(noted(encoded), advance))
     return intake
 

@@ -15,12 +15,12 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packer.digest import digest_file, digest_words
-from packer.encoders import Checked, Encoder, Flat, Reference
+from packer.encoders import Encoder, Flat, Reference
 from packer.errors import UserError
 from packer.types import Int32Array, Int64Array
 
@@ -58,6 +58,8 @@ class Tokenizer:
         # Saved with some tokenizers, and meant for batches of a model: here they would cut texts and put pads into them.
         self._backend.no_truncation()
         self._backend.no_padding()
+        # Adds tokens around a text, which is never asked for, and trims offsets, which would hide where a token begins.
+        self._backend.post_processor = None
         self.chat_template = _one_template(inner.chat_template)
         self.special_tokens = {
             key: str(value) for key, value in inner.special_tokens_map.items() if isinstance(value, str)
@@ -95,9 +97,9 @@ class Tokenizer:
         found = self._backend.token_to_id(text)
         return None if found is None else int(found)
 
-    def use(self, encoder: str) -> None:
-        """Encodes with this encoder from now on ("tokenizers", the reference, at first); a fast one is checked as it goes."""
-        self._encoder = Reference(self._backend) if encoder == "tokenizers" else Checked(encoder, self._backend)
+    def use(self, encoder: Encoder) -> None:
+        """Encodes with this encoder from now on (at first: `tokenizers`)."""
+        self._encoder = encoder
 
     @property
     def backend(self) -> Backend:
@@ -238,34 +240,36 @@ def _pad_id(inner: PreTrainedTokenizerFast, name: str) -> int:
     )
 
 
-def _byte_lengths(backend: object, vocab_size: int) -> Int64Array | None:
+def _byte_lengths(backend: Backend, vocab_size: int) -> Int64Array | None:
     """int64 [vocab_size]: the UTF-8 bytes that each id stands for; None where the vocabulary is not byte-level.
 
     In a byte-level vocabulary each character stands for one byte, so a token's length in characters is its length in bytes; added tokens stand for themselves.
     """
-    description = json.loads(backend.to_str())  # type: ignore[attr-defined]  # tokenizers.Tokenizer has no stubs
-    if (description.get("normalizer") or {"type": "NFC"})["type"] != "NFC":
+    # Piece by piece: the whole description of a large vocabulary takes a third of a second to parse.
+    decoder, normalizer, pre_tokenizer = map(_description, (backend.decoder, backend.normalizer, backend.pre_tokenizer))
+    kinds = {decoder.get("type"), *(part.get("type") for part in decoder.get("decoders", []))}
+    if type(backend.model).__name__ != "BPE" or "ByteLevel" not in kinds or _adds_space(pre_tokenizer):
+        return None
+    if normalizer.get("type", "NFC") != "NFC":
         # Another normalizer may change the text and keep its length.
         return None
-    decoder = description.get("decoder") or {}
-    kinds = {decoder.get("type"), *(part.get("type") for part in decoder.get("decoders", []))}
-    if (
-        description["model"].get("type") != "BPE"
-        or "ByteLevel" not in kinds
-        or _adds_space(description.get("pre_tokenizer"))
-    ):
-        return None
     lengths = np.zeros(vocab_size, dtype=np.int64)
-    for token, token_id in description["model"]["vocab"].items():
-        lengths[token_id] = len(token)
-    for token in description.get("added_tokens", []):
-        lengths[token["id"]] = len(token["content"].encode())
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    lengths[list(vocabulary.values())] = [len(token) for token in vocabulary]
+    for token_id, token in backend.get_added_tokens_decoder().items():
+        lengths[token_id] = len(token.content.encode())
     return lengths
 
 
-def _adds_space(pre_tokenizer: dict[str, object] | None) -> bool:
-    if pre_tokenizer is None:
-        return False
+def _description(part: object) -> dict[str, Any]:
+    """One part of a tokenizer as its tokenizer.json describes it; empty where it has none."""
+    # Their own way to be pickled is JSON.
+    state = part.__getstate__() if part is not None else b"{}"
+    found = json.loads(bytes(state)) if isinstance(state, bytes | bytearray) else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _adds_space(pre_tokenizer: dict[str, Any]) -> bool:
     parts = pre_tokenizer.get("pretokenizers")
     return bool(pre_tokenizer.get("add_prefix_space")) or (
         isinstance(parts, list) and any(_adds_space(part) for part in parts)

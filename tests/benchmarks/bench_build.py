@@ -31,13 +31,13 @@ def main() -> None:
         write(place / "large.jsonl", arguments.rows, count=arguments.count)
         write(place / "small.jsonl", arguments.rows, count=arguments.trl_count)
 
-        def packer(data: str, encoder: str) -> list[str]:
-            return python("contend_packer", place / data, arguments.tokenizer, encoder, 2, place / "out")
+        def packer(data: str, encoder: str, workers: int) -> list[str]:
+            return python("contend_packer", place / data, arguments.tokenizer, encoder, workers, place / "out")
 
         contenders = {
-            "packer, fast encoder": packer("large.jsonl", "auto"),
-            "packer, tokenizers": packer("large.jsonl", "tokenizers"),
-            "packer, fast encoder, small": packer("small.jsonl", "auto"),
+            "packer, fast encoder": packer("large.jsonl", "auto", 2),
+            "packer, tokenizers": packer("large.jsonl", "tokenizers", 2),
+            "packer, fast encoder, small": packer("small.jsonl", "auto", 0),
             "TRL, small": python("contend_trl", place / "small.jsonl", arguments.tokenizer, 2, arguments.trl_count),
         }
         results = interleave(contenders, repeats=arguments.repeats)

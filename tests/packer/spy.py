@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import packer.pipeline
-from packer.encode import EncodedSlice, EncodeSettings, RawSlice, make_encoder
+from packer.encode import EncodedSlice, EncodeSettings, RawSlice, make_slice_encoder
 from packer.progress import Progress
 
 
 def make_spying_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]:
     """Encodes as usual and then writes the names of this process's modules to a file."""
-    encode = make_encoder(settings)
+    encode = make_slice_encoder(settings)
 
     def spy(raw: RawSlice) -> EncodedSlice:
         encoded = encode(raw)
@@ -28,7 +28,7 @@ def make_spying_encoder(settings: EncodeSettings) -> Callable[[RawSlice], Encode
 
 def make_dying_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]:
     """Dies hard at the second slice, as a process does that the kernel kills for its memory."""
-    encode = make_encoder(settings)
+    encode = make_slice_encoder(settings)
 
     def die(raw: RawSlice) -> EncodedSlice:
         if raw.rows[0].number:
@@ -40,5 +40,5 @@ def make_dying_encoder(settings: EncodeSettings) -> Callable[[RawSlice], Encoded
 
 def install() -> Progress:
     """Makes the next build use the spying encoder."""
-    packer.pipeline.make_encoder = make_spying_encoder  # type: ignore[attr-defined]
+    packer.pipeline.make_slice_encoder = make_spying_encoder  # type: ignore[attr-defined]
     return Progress()

@@ -346,7 +346,7 @@ def test_a_dead_worker_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     from tests.packer import spy
 
     monkeypatch.setattr("packer.intake._ROWS_A_SLICE", 50)
-    monkeypatch.setattr("packer.pipeline.make_encoder", spy.make_dying_encoder)
+    monkeypatch.setattr("packer.pipeline.make_slice_encoder", spy.make_dying_encoder)
     with pytest.raises(UserError, match="worker process ended before its work"):
         packer.build(config(tmp_path / "packed", workers=2))
     assert not (tmp_path / "packed" / "manifest.json").exists()
@@ -542,16 +542,15 @@ def test_a_fast_encoder_that_differs_is_dropped_aloud_and_leaves_no_trace(
     from packer.progress import Progress
 
     real = encoders.Splintr
-    monkeypatch.setattr(encoders, "choose_encoder", lambda *_: ("splintr", "planted"))
-    monkeypatch.setattr("packer.inputs.choose_encoder", lambda *_: ("splintr", "planted"))
-    monkeypatch.setattr(encoders, "Splintr", lambda backend: Lying(real(backend)))
+    monkeypatch.setattr(encoders, "_equal", lambda *_: True)
+    monkeypatch.setitem(encoders._MAKERS, "splintr", lambda backend: Lying(real(backend)))
     said: list[str] = []
 
     class Listening(Progress):
         def say(self, line: str) -> None:
             said.append(line)
 
-    packer.build(config(tmp_path / "packed", eval_fraction=Fraction(1, 10)), Listening())
+    packer.build(config(tmp_path / "packed", eval_fraction=Fraction(1, 10), encoder="splintr"), Listening())
     assert any(
         "splintr differs from tokenizers on" in line and "starting over with tokenizers" in line for line in said
     )

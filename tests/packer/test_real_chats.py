@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from packer.encoders import choose_encoder
 from packer.render import Example, Policies, Renderer
 from packer.template import ChatTemplate
 from packer.tokenizer import load_tokenizer
@@ -39,7 +40,7 @@ def test_every_real_row_is_exactly_right(
     source = template_of(template)
     ours, theirs = load_tokenizer(str(folder)), PreTrainedTokenizerFast.from_pretrained(folder)
     rows = [json.loads(line) for line in real_rows.read_text(encoding="utf-8").splitlines()]
-    ours.use("splintr" if importlib.util.find_spec("splintr") else "tokenizers")
+    ours.use(choose_encoder("auto", ours.backend).encoder)
     renderer = Renderer(ours, ChatTemplate(source, special_tokens=ours.special_tokens), Policies())
     right = 0
     for row, example in zip(rows, renderer.examples(rows), strict=True):
