@@ -1,7 +1,7 @@
 # The two commands that need nothing but Python 3.11+, git and make:
 #   make demo    builds the bundled sample, prints its stats, trains on it
 #   make test    lint, types and tests
-# On a machine with a GPU, name the torch to install:   make demo TORCH="torch --index-url https://download.pytorch.org/whl/cu130"
+# The default torch is a CPU build. On a machine with a GPU, name another:   make demo TORCH=torch
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 VENV   ?= .venv
@@ -13,7 +13,7 @@ TINY   := data/sample/tiny-hybrid
 PACKED := data/packed
 RUN    := runs/demo
 
-.PHONY: demo install check test test-full clean
+.PHONY: demo install check test test-full bench clean
 
 # torch first and by itself: any other package that asks for it would bring the CUDA build, gigabytes of it.
 $(VENV)/.torch:
@@ -47,5 +47,18 @@ test: check
 test-full: check
 	$(BIN)/pytest
 
+# Beside the peers, in an environment of its own; ROWS and BENCH_TOKENIZER name other chats and another tokenizer.
+ROWS            ?= $(SAMPLE)
+BENCH_TOKENIZER ?= $(TINY)
+
+.venv-bench/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip --disable-pip-version-check --quiet install $(TORCH)
+	.venv-bench/bin/pip --disable-pip-version-check --quiet install -e '.[bench,fast]'
+	touch $@
+
+bench: .venv-bench/.installed
+	.venv-bench/bin/python -m tests.benchmarks.bench_build --rows $(ROWS) --tokenizer $(BENCH_TOKENIZER)
+
 clean:
-	rm -rf $(VENV) $(PACKED) $(RUN) build *.egg-info
+	rm -rf $(VENV) .venv-bench $(PACKED) $(RUN) build *.egg-info
