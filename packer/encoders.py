@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -66,7 +67,7 @@ class Reference:
         encodings = [e.ids for e in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
         offsets = np.zeros(len(encodings) + 1, dtype=np.int64)
         np.cumsum([len(ids) for ids in encodings], out=offsets[1:])
-        ids = np.fromiter((i for ids in encodings for i in ids), dtype=np.int32, count=int(offsets[-1]))
+        ids = np.fromiter(chain.from_iterable(encodings), dtype=np.int32, count=int(offsets[-1]))
         return Flat(ids=ids, offsets=offsets)
 
 
