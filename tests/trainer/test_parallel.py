@@ -137,7 +137,7 @@ def test_a_checkpoint_gives_back_every_tensor_bit_for_bit_and_ties_stay_tied(
 def test_one_rank_reads_the_checkpoint_of_two(outcomes: dict[int, Outcome]) -> None:
     with start_ranks() as ranks:
         model, _, optimizer = ranks_script.sharded(ranks_script.config_of(outcomes[2].folder), ranks, seed=2)
-        checkpoint.load(Path(str(outcomes[2].facts["saved"])), model, optimizer)
+        checkpoint.load(Path(str(outcomes[2].facts["saved"])), model, optimizer, ranks=ranks)
         loaded = ranks_script.whole(checkpoint.state_of(model, optimizer))
     trained = outcomes[2].tensors["trained"]
     assert loaded.keys() == trained.keys()
