@@ -140,7 +140,16 @@ def test_a_dry_run_does_not_load_torch(folder: Path) -> None:
 
 def test_the_command_line_goes_before_the_environment_before_the_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(
-        to_toml({"shards": str(folder / "packed"), "model": str(folder / "tiny"), "init": "random", "seed": 1, "steps": 1, "clip": 7.0})
+        to_toml(
+            {
+                "shards": str(folder / "packed"),
+                "model": str(folder / "tiny"),
+                "init": "random",
+                "seed": 1,
+                "steps": 1,
+                "clip": 7.0,
+            }
+        )
     )
 
     result = run_module(
