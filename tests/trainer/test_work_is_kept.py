@@ -104,7 +104,7 @@ def test_metrics_that_cannot_be_written_end_a_run_in_two_lines_and_a_checkpoint(
     chosen = RunConfig(**options(folder, "full"))  # type: ignore[arg-type]
     with monkeypatch.context() as patch:
         patch.setattr(MetricsFile, "add_step", filling)
-        with pytest.raises(UserError, match="cannot be written .No space left"):
+        with pytest.raises(UserError, match=r"cannot be written \(No space left"):
             run(chosen)
     assert saved(folder, "full") == ["step-000003"]
     assert run(chosen) == 0
