@@ -20,6 +20,7 @@ from tests.trainer.stand_in import StandIn
 from trainer import checkpoint
 from trainer.prepare import prepare
 from trainer.ranks import start_ranks
+from trainer.record import read_record
 from trainer.segments import Segments
 
 ROWS, EVAL_ROWS = random_rows(7, seed=5), random_rows(5, seed=6)
@@ -132,6 +133,14 @@ def test_a_checkpoint_gives_back_every_tensor_bit_for_bit_and_ties_stay_tied(
     assert all(torch.equal(tensors["trained"][name], tensors["loaded"][name]) for name in tensors["trained"])
     assert facts["tied"]
     assert facts["tied after loading"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_record_names_every_file_of_every_rank(outcomes: dict[int, Outcome], world: int) -> None:
+    saved = Path(str(outcomes[world].facts["saved"]))
+    written = {path.name for path in saved.iterdir()} - {"run.json"}
+    assert len(written) == world + 1
+    assert read_record(saved).files.keys() == written
 
 
 def test_one_rank_reads_the_checkpoint_of_two(outcomes: dict[int, Outcome]) -> None:

@@ -265,45 +265,6 @@ def test_another_folder_can_go_on_from_a_checkpoint(
     assert "changed since then: log_every: 1 → 4" in said
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_with_step_and_rows(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainer import step as step_module
-
-    original, made = step_module.loss_of, iter(range(10**6))
-    # The sixth pass, so in the second step of four.
-    monkeypatch.setattr(
-        step_module, "loss_of", lambda model, batch: original(model, batch) * (float("nan") if next(made) == 5 else 1.0)
-    )
-    with pytest.raises(
-        UserError,
-        match=r"step 2: the gradient is not finite; its update was not made \(1 skipped.*Rows: \d+, \d+, \d+, \d+$",
-    ):
-        run(changed(folder, out=str(tmp_path / "nan"), log_every=4, eval_every=0))
-    # What was learnt is kept, and that one update is missing is kept with it.
-    saved = tmp_path / "nan" / "checkpoints" / "step-000004" / "run.json"
-    assert json.loads(saved.read_text())["skipped"] == 1
-
-
-def test_a_run_stopped_by_its_first_bad_step_stands_before_it(
-    folder: Path, uninterrupted: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainer import step as step_module
-
-    original, made = step_module.loss_of, iter(range(10**6))
-    monkeypatch.setattr(
-        step_module,
-        "loss_of",
-        lambda model, batch: original(model, batch) * (float("nan") if next(made) in range(4, 8) else 1.0),
-    )
-    chosen = changed(folder, out=str(tmp_path / "nan"), log_every=1, eval_every=0)
-    with pytest.raises(UserError, match="step 2: the gradient is not finite"):
-        run(chosen)
-    assert [path.name for path in (tmp_path / "nan" / "checkpoints").iterdir()] == ["step-000001"]
-    assert run(chosen) == 0
-    assert losses(tmp_path, "nan") == uninterrupted
-
-
 def test_two_ranks_go_on_where_one_stopped_and_only_the_first_prints(
     folder: Path, uninterrupted: list[float], tmp_path: Path
 ) -> None:

@@ -170,3 +170,42 @@ def test_dropout_is_said_at_start(folder: Path, tmp_path: Path, capsys: pytest.C
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert run(RunConfig(**options(folder, "drop", steps=1, model=str(tmp_path)))) == 0  # type: ignore[arg-type]
     assert "dropout is on: 2 × Dropout (p 0.1)" in capsys.readouterr().out
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_with_step_and_rows(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer import step as step_module
+
+    original, made = step_module.loss_of, iter(range(10**6))
+    # The sixth pass, so in the second step of four.
+    monkeypatch.setattr(
+        step_module, "loss_of", lambda model, batch: original(model, batch) * (float("nan") if next(made) == 5 else 1.0)
+    )
+    with pytest.raises(
+        UserError,
+        match=r"step 2: the gradient is not finite; its update was not made \(1 skipped.*Rows: \d+, \d+, \d+, \d+$",
+    ):
+        run(RunConfig(**{**options(folder, "x"), "out": str(tmp_path / "nan"), "log_every": 4}))  # type: ignore[arg-type]
+    # What was learnt is kept, and that one update is missing is kept with it.
+    saved = tmp_path / "nan" / "checkpoints" / "step-000004" / "run.json"
+    assert json.loads(saved.read_text())["skipped"] == 1
+
+
+def test_a_run_stopped_by_its_first_bad_step_stands_before_it(
+    folder: Path, whole: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer import step as step_module
+
+    original, made = step_module.loss_of, iter(range(10**6))
+    monkeypatch.setattr(
+        step_module,
+        "loss_of",
+        lambda model, batch: original(model, batch) * (float("nan") if next(made) in range(4, 8) else 1.0),
+    )
+    chosen = RunConfig(**{**options(folder, "x"), "out": str(tmp_path / "nan")})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="step 2: the gradient is not finite"):
+        run(chosen)
+    assert [path.name for path in (tmp_path / "nan" / "checkpoints").iterdir()] == ["step-000001"]
+    assert run(chosen) == 0
+    assert losses(tmp_path, "nan") == whole
