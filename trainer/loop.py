@@ -76,6 +76,7 @@ class _Loop:
         self.config, self.ranks, self.say = ready.prepared.config, ready.ranks, ready.say
         self.steps = ready.prepared.order.steps
         self.warmup = warmup_steps(self.config.warmup, total=self.steps)
+        self.refused = False  # a checkpoint could not be written: trying again would fill the disk again
         self.saved = self.done = ready.start  # done: steps made, whatever became of what was due after them
         dtype = torch.bfloat16 if self.config.dtype == "bf16" else torch.float32
         self.window = Window(flops=flops_of(ready.model), peak=peak_flops(self.ranks.device, dtype))
@@ -216,7 +217,9 @@ class _Loop:
         """skipped: steps of this part of the run that made no update."""
         ready, prepared, keep = self.ready, self.ready.prepared, self.config.keep
         note = record(prepared, step=done, config_digest=ready.config_digest, skipped=ready.skipped + skipped)
+        self.refused = True
         path = checkpoint.save(prepared.folder, note, ready.model, ready.optimizer, ranks=self.ranks)
+        self.refused = False
         self.saved = done
         self.say("", f"step {done}/{self.steps}  saved {path}")
         for old in self.ranks.together(
@@ -248,6 +251,9 @@ class _Loop:
                 0,
             )  # nothing has changed since the step before the first bad one: that is where the run stands
         if done <= self.saved:
+            return
+        if self.refused:
+            self.say("note", f"steps after {self.saved:,} are not saved")
             return
         if skipped:
             self.say("note", f"{skipped:,} of the steps saved below made no update, first step {bad + 1:,}")

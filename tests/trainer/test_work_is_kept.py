@@ -209,3 +209,21 @@ def test_a_run_stopped_by_its_first_bad_step_stands_before_it(
     assert [path.name for path in (tmp_path / "nan" / "checkpoints").iterdir()] == ["step-000001"]
     assert run(chosen) == 0
     assert losses(tmp_path, "nan") == whole
+
+
+def test_a_checkpoint_that_found_no_room_is_not_tried_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainer import checkpoint
+
+    tried = []
+
+    def full(*_: object, **__: object) -> Path:
+        tried.append(1)
+        raise UserError("no space left", "free space")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(UserError, match="no space left"):
+        run(RunConfig(**options(folder, "noroom")))  # type: ignore[arg-type]
+    assert len(tried) == 1
+    assert "steps after 0 are not saved" in capsys.readouterr().out
