@@ -19,6 +19,11 @@ def digest_file(path: Path) -> str:
     return state.hexdigest()
 
 
+def digest_files(files: Iterable[Path]) -> str:
+    """xxh3-128 of files by name and content, in the order given, and of nothing else (not of where they lie)."""
+    return digest_words(word for file in files for word in (file.name, digest_file(file)))
+
+
 def digest_words(words: Iterable[str | int]) -> str:
     """xxh3-128 of a list of words, each closed by a zero byte so that ("ab", "c") and ("a", "bc") differ."""
     state = xxhash.xxh3_128()

@@ -10,19 +10,19 @@ arrays are views of the map (the loss mask, stored as bits, is unpacked).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer.digest import digest_file
 from packer.errors import UserError
 from packer.files import write_arrow, write_text  # noqa: F401
-from packer.manifest import Manifest, ShardFile, load_manifest
+from packer.manifest import Manifest, ShardFile, corpus_digest, load_manifest
 from packer.schema import ROWS_PER_BATCH, RowBatch, broken_rule, shard_schema
-from packer.types import BoolArray, Int32Array, Int64Array, Row
+from packer.types import BoolArray, Row
+from packer.views import DAMAGE, RESTORE, Views, read_column, read_views, unreadable
 
 _COLUMNS = tuple(field.name for field in fields(RowBatch))
 
@@ -84,69 +84,6 @@ def unpack_bits(array: pa.BooleanArray, start: int, end: int) -> BoolArray:
     return unpacked[skip:].view(np.bool_)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Views:
-    """One record batch as numpy views. mask_bytes: uint8 [n, C/8], the mask's bits (C is a multiple of 64, so each row starts at a byte)."""
-
-    input_ids: Int32Array
-    mask_bytes: NDArray[np.uint8]
-    position_ids: NDArray[np.uint16] | Int32Array
-    cu_seqlens: Int32Array
-    num_segments: Int32Array
-    num_examples: Int32Array
-    example_ids: Int64Array
-    num_supervised: Int32Array
-    sum_sq_len: Int64Array
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch) -> _Views:
-        def fixed(name: str) -> np.ndarray:
-            column = batch.column(name)
-            values: np.ndarray = column.flatten().to_numpy()
-            return values.reshape(len(column), column.type.list_size)
-
-        mask = batch.column("loss_mask").flatten()
-        mask_bytes = np.frombuffer(mask.buffers()[1], dtype=np.uint8)[: len(mask) // 8]
-        return cls(
-            input_ids=fixed("input_ids"),
-            mask_bytes=mask_bytes.reshape(len(batch), -1),
-            position_ids=fixed("position_ids"),
-            cu_seqlens=fixed("cu_seqlens"),
-            num_segments=batch.column("num_segments").to_numpy(),
-            num_examples=batch.column("num_examples").to_numpy(),
-            example_ids=fixed("example_ids"),
-            num_supervised=batch.column("num_supervised").to_numpy(),
-            sum_sq_len=batch.column("sum_sq_len").to_numpy(),
-        )
-
-    def rows(self) -> RowBatch:
-        """All rows, the mask unpacked."""
-        return RowBatch(
-            input_ids=self.input_ids,
-            loss_mask=np.unpackbits(self.mask_bytes, axis=1, bitorder="little").view(np.bool_),
-            position_ids=self.position_ids,
-            cu_seqlens=self.cu_seqlens,
-            num_segments=self.num_segments,
-            num_examples=self.num_examples,
-            example_ids=self.example_ids,
-            num_supervised=self.num_supervised,
-            sum_sq_len=self.sum_sq_len,
-        )
-
-    def row(self, place: int) -> Row:
-        return Row(
-            input_ids=self.input_ids[place],
-            loss_mask=np.unpackbits(self.mask_bytes[place], bitorder="little").view(np.bool_),
-            position_ids=self.position_ids[place],
-            cu_seqlens=self.cu_seqlens[place],
-            num_segments=int(self.num_segments[place]),
-            num_examples=int(self.num_examples[place]),
-            example_ids=self.example_ids[place],
-            num_supervised=int(self.num_supervised[place]),
-            sum_sq_len=int(self.sum_sq_len[place]),
-        )
-
-
 class Corpus:
     """The rows of one split, by memory map. len(corpus); corpus[i] → Row; `column(name)` for the integer columns of all rows at once.
 
@@ -168,10 +105,22 @@ class Corpus:
                 f"{folder / 'manifest.json'}: split {split!r} claims {self.info.rows} rows, its shards {int(self._first_row[-1])}",
                 "build the folder again, or restore the file from a copy",
             )
+        named = corpus_digest(
+            self.manifest.splits,
+            capacity=self.capacity,
+            max_segments=self.manifest.max_segments,
+            pad_id=self.manifest.pad_id,
+        )
+        if named != self.manifest.corpus_digest:
+            raise UserError(
+                f"{folder / 'manifest.json'}: corpus_digest is {self.manifest.corpus_digest}, but its shards, capacity, max_segments and pad id "
+                f"make {named}: the manifest was changed after it was written",
+                "build the folder again, or restore the file from a copy",
+            )
         for shard in self.info.shards:
             self._check_size(shard)
         self._readers: dict[int, pa.RecordBatchFileReader] = {}
-        self._views: dict[tuple[int, int], _Views] = {}
+        self._views: dict[tuple[int, int], Views] = {}
 
     def __len__(self) -> int:
         return self.info.rows
@@ -191,7 +140,10 @@ class Corpus:
 
     def column(self, name: str) -> np.ndarray:
         """One of num_segments, num_examples, num_supervised (int32 [R]) and sum_sq_len (int64 [R]) over all rows."""
-        parts = [self._reader(shard).get_batch(batch).column(name).to_numpy() for shard, batch in self._all_batches()]
+        parts = [
+            read_column(self._reader(shard), batch, name, rows=self._due(shard, batch), path=self._path(shard))
+            for shard, batch in self._all_batches()
+        ]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
     def batches(self) -> Iterator[tuple[ShardFile, int, RowBatch]]:
@@ -200,7 +152,7 @@ class Corpus:
             yield (
                 self.info.shards[shard],
                 batch * ROWS_PER_BATCH,
-                _Views.of(self._reader(shard).get_batch(batch)).rows(),
+                self._views_of(shard, batch).rows(),
             )
 
     def shard_of(self, index: int) -> int:
@@ -219,7 +171,7 @@ class Corpus:
         if digest_file(path) != entry.xxh3_128:
             raise UserError(
                 f"{path}: its bytes are not those that were written (digest differs from the manifest's)",
-                "restore the shard from a copy, or build the folder again",
+                RESTORE,
             )
 
     def _all_batches(self) -> Iterator[tuple[int, int]]:
@@ -243,7 +195,7 @@ class Corpus:
         if (size := path.stat().st_size) != shard.bytes:
             raise UserError(
                 f"{path}: {size} bytes, but the manifest says {shard.bytes}: cut short or written over",
-                "restore the shard from a copy, or build the folder again",
+                RESTORE,
             )
 
     def _reader(self, shard: int) -> pa.RecordBatchFileReader:
@@ -251,33 +203,37 @@ class Corpus:
         if reader is None:
             entry = self.info.shards[shard]
             path = self.folder / entry.file
+            expected = shard_schema(capacity=self.capacity, max_segments=self.max_segments)
             try:
                 reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            except (pa.ArrowInvalid, OSError) as error:
-                raise UserError(
-                    f"{path}: not a readable shard ({error})",
-                    "restore the shard from a copy, or build the folder again",
-                ) from None
-            expected = shard_schema(capacity=self.capacity, max_segments=self.max_segments)
-            if not reader.schema.equals(expected, check_metadata=True):
+                fits = reader.schema.equals(expected, check_metadata=True)
+            except DAMAGE as error:
+                raise unreadable(path, error) from None
+            if not fits:
                 raise UserError(
                     f"{path}: its columns are not those of the manifest",
                     "build the folder again: shards of another build lie in it",
                 )
             if reader.num_record_batches != -(-entry.rows // ROWS_PER_BATCH):
-                raise UserError(
-                    f"{path}: its rows are not those of the manifest",
-                    "restore the shard from a copy, or build the folder again",
-                )
+                raise UserError(f"{path}: its rows are not those of the manifest", RESTORE)
             self._readers[shard] = reader
         return reader
 
-    def _batch(self, shard: int, batch: int) -> _Views:
+    def _batch(self, shard: int, batch: int) -> Views:
         views = self._views.get((shard, batch))
         if views is None:
-            views = _Views.of(self._reader(shard).get_batch(batch))
+            views = self._views_of(shard, batch)
             self._views[shard, batch] = views
         return views
+
+    def _views_of(self, shard: int, batch: int) -> Views:
+        return read_views(self._reader(shard), batch, rows=self._due(shard, batch), path=self._path(shard))
+
+    def _due(self, shard: int, batch: int) -> int:
+        return min(ROWS_PER_BATCH, self.info.shards[shard].rows - batch * ROWS_PER_BATCH)
+
+    def _path(self, shard: int) -> Path:
+        return self.folder / self.info.shards[shard].file
 
 
 def open_corpus(path: str | Path, *, split: str = "train") -> Corpus:
@@ -286,9 +242,22 @@ def open_corpus(path: str | Path, *, split: str = "train") -> Corpus:
 
 
 def check_row(corpus: Corpus, index: int, row: Row) -> None:
-    """Holds one row that was read against every rule of the format; raises UserError with shard, row and rule."""
+    """Holds one row that was read against every rule of the format and the manifest's bounds; raises UserError with shard, row and rule."""
+    manifest = corpus.manifest
     columns = {name: np.asarray(getattr(row, name))[None] for name in _COLUMNS}
-    if broken := broken_rule(RowBatch(**columns), pad_id=corpus.manifest.pad_id, vocab_size=corpus.manifest.vocab_size):
-        raise UserError(
-            f"{corpus.where(index)}: {broken[1]}", "restore the shard from a copy, or build the folder again"
-        )
+    if broken := broken_rule(RowBatch(**columns), pad_id=manifest.pad_id, vocab_size=manifest.vocab_size):
+        raise UserError(f"{corpus.where(index)}: {broken[1]}", RESTORE)
+    # The model's kernels are told max_segment_len and its embedding and positions were held against the other two.
+    lengths = np.diff(row.cu_seqlens[: row.num_segments + 1])
+    for name, value, bound in (
+        ("segment", int(lengths.max()), manifest.max_segment_len),
+        ("example", int(lengths[: row.num_examples].max(initial=0)), manifest.max_example_len),
+        ("token id", int(row.input_ids.max()), max(manifest.max_token_id, manifest.pad_id)),
+    ):
+        if value > bound:
+            what = f"token id {value} is past" if name == "token id" else f"a {name} of {value} tokens is longer than"
+            field = "max_token_id" if name == "token id" else f"max_{name}_len"
+            raise UserError(
+                f"{corpus.where(index)}: {what} the manifest's {field} {bound}",
+                "the manifest was changed after it was written: build the folder again, or restore it from a copy",
+            )

@@ -2,147 +2,39 @@
 
     runs/first/checkpoints/step-000100/    .metadata  __0_0.distcp …  run.json
 
-A checkpoint is written under a temporary name, made durable, and renamed; only then does a reader see it. What a run needs besides the tensors is
-one integer and the options that decide which rows a step trains on (`Record`): resuming with others is refused by name.
+A checkpoint is written under a temporary name, made durable, and renamed; only then does a reader see it. `run.json` (`Record`) holds the digest of
+every other file: each rank digests what it wrote, and all of it is verified before a tensor is loaded.
 Saving is synchronous: an asynchronous save has once ended the process.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
+from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
-from packer.console import TomlValue
+from packer.digest import digest_file
 from packer.errors import UserError
 from packer.files import sync_folder, write_text
-from trainer.prepare import Prepared
 from trainer.ranks import Ranks
+from trainer.record import FOLDER, RECORD, Record, complete, read_record
 
-FOLDER, RECORD = "checkpoints", "run.json"
-# What may change from one part of a run to the next without a word.
-_QUIET = ("out", "resume", "shards", "model", "steps", "epochs")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
-    """Beside the tensors. The fields from corpus_digest to model may not differ when a run goes on; `options` are all of the run's."""
-
-    step: int
-    steps: int
-    corpus_digest: str
-    rows_per_step: int
-    positions: int
-    seed: int
-    balance: str
-    model: str
-    options: Mapping[str, TomlValue | None]
-
-
-_FIXED = {
-    "corpus_digest": "--shards",
-    "rows_per_step": "--rows-per-step",
-    "positions": "--steps or --epochs (rows trained on in all)",
-    "seed": "--seed",
-    "balance": "--balance",
-    "model": "--model",
-}
-
-
-def record(prepared: Prepared, *, step: int) -> Record:
-    """The record of a run after `step` updates."""
-    config, order = prepared.config, prepared.order
-    return Record(
-        step=step,
-        steps=order.steps,
-        corpus_digest=prepared.corpus.manifest.corpus_digest,
-        rows_per_step=order.rows_per_step,
-        positions=order.positions,
-        seed=order.seed,
-        balance=config.balance,
-        model=Path(prepared.model).name,
-        options=config.options(),
-    )
-
-
-def find(prepared: Prepared) -> Path | None:
-    """The checkpoint that `--resume` means, None to start afresh; raises UserError where that would lose or mix up what lies there."""
-    wish, folder = prepared.config.resume, prepared.folder
-    here = newest(folder)
-    if wish == "auto":
-        return here
-    if wish == "never":
-        if here is not None:
-            raise UserError(
-                f"{folder}: holds a run with checkpoints up to {here.name}, and --resume never would write over it",
-                "give another --out, remove the folder, or leave --resume at auto to go on with that run",
-            )
-        return None
-    path = Path(wish)
-    found = path if (path / RECORD).is_file() else newest(path)
-    if found is None:
-        raise UserError(
-            f"--resume {wish}: no complete checkpoint there", "give a run's folder, or its checkpoints/step-… folder"
-        )
-    if here is not None and here.resolve() != found.resolve():
-        raise UserError(
-            f"{folder}: has checkpoints of its own, the newest is {here.name}",
-            "give another --out to go on from elsewhere or from an earlier step",
-        )
-    return found
-
-
-def newest(run: Path) -> Path | None:
-    """The complete checkpoint of a run's folder with the highest step."""
-    complete = _complete(run)
-    return complete[-1] if complete else None
-
-
-def _complete(run: Path) -> list[Path]:
-    found = [path for path in (run / FOLDER).glob("step-*") if path.name[5:].isdecimal() and (path / RECORD).is_file()]
-    return sorted(found, key=lambda path: int(path.name[5:]))
-
-
-def read_record(checkpoint: Path) -> Record:
-    """The record of a complete checkpoint; raises UserError where it cannot be read."""
-    try:
-        return Record(**json.loads((checkpoint / RECORD).read_text(encoding="utf-8")))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
-        raise UserError(
-            f"{checkpoint / RECORD}: not readable ({error})",
-            "remove this checkpoint: the run goes on from the one before it",
-        ) from None
-
-
-def refuse_other_run(saved: Record, now: Record, *, checkpoint: Path) -> None:
-    """Raises UserError, naming what differs, where `now` would train on other rows or another model than the run that saved."""
-    differing = [name for name in _FIXED if getattr(saved, name) != getattr(now, name)]
-    if differing:
-        told = "; ".join(f"{_FIXED[name]}: {getattr(saved, name)} then, {getattr(now, name)} now" for name in differing)
-        raise UserError(
-            f"{checkpoint}: saved by another run ({told})",
-            "give the options it was started with, or another --out for a new run",
-        )
-
-
-def changed_options(saved: Record, now: Record) -> list[str]:
-    """Options that differ and may: "lr: 1e-05 → 2e-05"."""
-    plain = json.loads(json.dumps(now.options))
-    return [
-        f"{name}: {saved.options.get(name)} → {plain[name]}"
-        for name in plain
-        if name not in _QUIET and saved.options.get(name) != plain[name]
-    ]
+_METADATA = ".metadata"
+_REMOVE = "remove this checkpoint: the run goes on from the one before it"
+_OTHER_RUN = "give the --model and options it was saved with, or another --out for a new run"
 
 
 def state_of(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
@@ -154,13 +46,26 @@ def state_of(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
     return state
 
 
-def save(prepared: Prepared, model: nn.Module, optimizer: AdamW, *, step: int, ranks: Ranks) -> Path:
-    """Saves the run after `step` updates; every rank calls it. Raises UserError, on all ranks, where the disk refuses."""
-    final = prepared.folder / FOLDER / f"step-{step:06d}"
+def save(run: Path, note: Record, model: nn.Module, optimizer: AdamW, *, ranks: Ranks) -> Path:
+    """Saves the run as it stands after `note.step` steps; every rank calls it. Raises UserError, on all ranks, where the disk refuses."""
+    final = run / FOLDER / f"step-{note.step:06d}"
     temporary = final.with_name(f".{final.name}.tmp")
-    ranks.together(lambda: _on_disk(final, lambda: _clear(temporary) if ranks.first else None))
+    state = state_of(model, optimizer)
+    mine = sum(_local(tensor).nbytes for tensor in state.values())
+    needed = int(ranks.gather([float(mine)]).sum())
+
+    def on_disk(work: Callable[[], object]) -> Callable[[], object]:
+        return lambda: _on_disk(final, work, needed=needed)
+
+    ranks.together(on_disk(lambda: _clear(temporary) if ranks.first else None))
     try:
-        _write(prepared, model, optimizer, step=step, ranks=ranks, temporary=temporary, final=final)
+        writer = FileSystemWriter(temporary, single_file_per_rank=True, sync_files=True)
+        ranks.together(on_disk(lambda: save_state(dict(state), storage_writer=writer)))
+        digests: dict[str, str] = {}
+        ranks.together(on_disk(lambda: digests.update(_digests(temporary, ranks))))
+        files = {name: digest for part in ranks.gather_objects(digests) for name, digest in part.items()}
+        text = json.dumps(dataclasses.asdict(dataclasses.replace(note, files=files)), indent=1) + "\n"
+        ranks.together(on_disk(lambda: _publish(temporary, final, text) if ranks.first else None))
     except UserError:
         if ranks.first:
             shutil.rmtree(temporary, ignore_errors=True)  # the space it takes may be what is lacking
@@ -168,29 +73,64 @@ def save(prepared: Prepared, model: nn.Module, optimizer: AdamW, *, step: int, r
     return final
 
 
-def _write(
-    prepared: Prepared, model: nn.Module, optimizer: AdamW, *, step: int, ranks: Ranks, temporary: Path, final: Path
-) -> None:
-    writer = FileSystemWriter(temporary, single_file_per_rank=True, sync_files=True)
-    ranks.together(lambda: _on_disk(final, lambda: save_state(dict(state_of(model, optimizer)), storage_writer=writer)))
-    note = json.dumps(dataclasses.asdict(record(prepared, step=step)), indent=1) + "\n"
-    ranks.together(lambda: _on_disk(final, lambda: _publish(temporary, final, note) if ranks.first else None))
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def load(checkpoint: Path, model: nn.Module, optimizer: AdamW) -> None:
-    """Reads a checkpoint into the model and the optimiser, whatever number of ranks wrote it; every rank calls it."""
+def _digests(folder: Path, ranks: Ranks) -> dict[str, str]:
+    """Of the files that this rank wrote, by name; what the first rank wrote for all is its own."""
+    mine = sorted(folder.glob(f"__{ranks.rank}_*")) + ([folder / _METADATA] if ranks.first else [])
+    return {path.name: digest_file(path) for path in mine}
+
+
+def load(checkpoint: Path, model: nn.Module, optimizer: AdamW, *, ranks: Ranks) -> None:
+    """Reads a checkpoint into the model and the optimiser, whatever number of ranks wrote it; every rank calls it.
+
+    Raises UserError naming a file that is not as it was written, or a tensor that this model has not.
+    """
+    files = ranks.together(lambda: read_record(checkpoint)).files
+    ranks.together(lambda: _verify(checkpoint, files, ranks))
+    state = state_of(model, optimizer)
+    reader = FileSystemReader(checkpoint)
+    ranks.together(lambda: _refuse_other_tensors(checkpoint, reader, state))
     try:
-        load_state(state_of(model, optimizer), storage_reader=FileSystemReader(checkpoint))
+        load_state(state, storage_reader=reader)
     except CheckpointException as error:
-        raise UserError(
-            f"{checkpoint}: cannot be loaded ({_first_line(error)})",
-            "remove this checkpoint: the run goes on from the one before it",
-        ) from None
+        raise UserError(f"{checkpoint}: cannot be loaded ({_first_line(error)})", _OTHER_RUN) from None
+
+
+def _verify(checkpoint: Path, files: Mapping[str, str], ranks: Ranks) -> None:
+    """Holds this rank's share of the files against their digests."""
+    if _METADATA not in files:
+        raise UserError(f"{checkpoint / RECORD}: names no {_METADATA}", _REMOVE)
+    for name in sorted(files)[ranks.rank :: ranks.world]:
+        path = checkpoint / name
+        try:
+            same = digest_file(path) == files[name]
+        except OSError as error:
+            raise UserError(f"{path}: cannot be loaded ({error.strerror})", _REMOVE) from None
+        if not same:
+            raise UserError(f"{path}: its bytes are not those that were written", _REMOVE)
+
+
+def _refuse_other_tensors(checkpoint: Path, reader: FileSystemReader, state: Mapping[str, Tensor]) -> None:
+    saved = reader.read_metadata().state_dict_metadata
+    for name, tensor in state.items():
+        there = saved.get(name)
+        if not isinstance(there, TensorStorageMetadata):
+            raise UserError(f"{checkpoint}: saved from another model, without {name}", _OTHER_RUN)
+        if there.size != tensor.size():
+            raise UserError(
+                f"{checkpoint}: saved from another model: {name} is {list(there.size)} there and {list(tensor.size())} here",
+                _OTHER_RUN,
+            )
+    if more := sorted(saved.keys() - state.keys()):
+        raise UserError(f"{checkpoint}: saved from another model, which also has {more[0]}", _OTHER_RUN)
 
 
 def prune(run: Path, *, keep: int) -> list[Path]:
     """Removes all but the newest `keep` complete checkpoints (0: none is removed); returns those removed."""
-    old = _complete(run)[:-keep] if keep else []
+    old = complete(run)[:-keep] if keep else []
     for path in old:
         # Renamed first: a removal that is cut short must not leave half a checkpoint under its name.
         gone = path.rename(path.with_name(f".{path.name}.tmp"))
@@ -198,17 +138,39 @@ def prune(run: Path, *, keep: int) -> list[Path]:
     return old
 
 
-def _on_disk(final: Path, work: Callable[[], object]) -> None:
+def _on_disk(final: Path, work: Callable[[], object], *, needed: int) -> None:
     try:
         work()
-    except CheckpointException as error:
+    except (CheckpointException, OSError) as error:
         raise UserError(
-            f"{final}: cannot be saved ({_first_line(error)})", "free space there, or give another --out"
+            f"{final}: cannot be saved ({_why(error, final, needed)})", "free space there, or give another --out"
         ) from None
-    except OSError as error:
-        raise UserError(
-            f"{final}: cannot be saved ({error.strerror})", "free space there, or give another --out"
-        ) from None
+
+
+def _why(error: BaseException, final: Path, needed: int) -> str:
+    """torch's writer says "unexpected pos" where the disk is full, so it is asked rather than believed."""
+    full = any(isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT) for cause in _causes(error))
+    free = _free_bytes(final)
+    if full or (free is not None and free < max(needed // 100, 1 << 20)):
+        return f"no space left on the disk: a checkpoint takes {needed / 1e6:,.1f} MB"
+    return _first_line(error) if isinstance(error, CheckpointException) else str(getattr(error, "strerror", error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    yield error
+    inner = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else []
+    for cause in [*inner, error.__cause__, error.__context__]:
+        if cause is not None:
+            yield from _causes(cause)
+
+
+def _free_bytes(path: Path) -> int | None:
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        said = os.statvfs(there)
+    except OSError:
+        return None
+    return said.f_bavail * said.f_frsize
 
 
 def _first_line(error: CheckpointException) -> str:

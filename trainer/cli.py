@@ -160,6 +160,12 @@ def main() -> None:
     metavar="auto|never|DIR",
 )
 @_option("seed", int, "Of the order of rows and of random weights.")
+@click.option(
+    "--tokenizer-check/--no-tokenizer-check",
+    "tokenizer_check",
+    default=_DEFAULTS["tokenizer_check"],
+    help="Refuse a model whose tokenizer.json is not the one that made the shards.",
+)
 @config_option
 @click.option("--dry-run", is_flag=True, help="Print the resolved options as TOML and what would be done, and stop.")
 def run(dry_run: bool, **values: object) -> int:
@@ -169,8 +175,8 @@ def run(dry_run: bool, **values: object) -> int:
       trainer run --shards data/packed --steps 100 --lr 2e-5 --out runs/first
       torchrun --nproc-per-node 8 -m trainer run --shards data/packed --epochs 2 --out runs/second
 
-    The same command goes on where an earlier one stopped. Ctrl-C or SIGTERM saves a checkpoint first and ends with status 130 or 143;
-    under torchrun that must be done within its 30 seconds.
+    The same command goes on where an earlier one stopped. Ctrl-C, SIGTERM or a closed terminal saves a checkpoint first and ends with
+    status 130, 143 or 129; under torchrun that must be done within its 30 seconds.
     """
     config = RunConfig(**values)  # type: ignore[arg-type]  # click has checked each option's type
     if dry_run:
@@ -181,12 +187,13 @@ def run(dry_run: bool, **values: object) -> int:
 
 
 def _dry_run(config: RunConfig) -> int:
-    from trainer.prepare import describe, prepare
+    from trainer.dry_run import foresee
+    from trainer.prepare import prepare
 
     world = int(os.environ.get("WORLD_SIZE", config.replicas))
     prepared = prepare(config, world=world)
     # Comments, so that the whole output is a file that --config reads.
-    said = [f"# {label}: {text}" for label, text in describe(prepared, world=world)]
+    said = [f"# {label}: {printable(text)}" for label, text in foresee(prepared, world=world)]
     if os.environ.get("RANK", "0") == "0":
         click.echo("\n".join([to_toml(prepared.config.options()).rstrip("\n"), *said]))
     return 0

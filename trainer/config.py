@@ -33,6 +33,8 @@ _WORDS = {
     "kernels": Kernels,
 }
 _AT_LEAST_ONE = ("steps", "epochs", "rows_per_step", "micro_rows", "replicas", "log_every")
+# Of what seeds a generator; the other counts stay where products of two of them fit 64 bits.
+_MOST = {"seed": 2**63 - 1}
 _AT_LEAST_ZERO = ("weight_decay", "clip", "eval_every", "save_every", "keep", "seed")
 
 
@@ -73,6 +75,7 @@ class RunConfig:
     out: str | None = None
     resume: str = "auto"
     seed: int = 0
+    tokenizer_check: bool = True
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
@@ -98,8 +101,22 @@ class RunConfig:
 
     def _at_least(self, name: str, least: int) -> None:
         value = getattr(self, name)
-        if value is not None and not (value >= least and math.isfinite(value)):
-            raise UserError(f"{option(name)} {value}: less than {least}", f"give a number of at least {least}")
+        most = _MOST.get(name, 2**31 - 1 if isinstance(value, int) else math.inf)
+        if value is None or (math.isfinite(value) and least <= value <= most):
+            return
+        what = (
+            "not a finite number"
+            if not math.isfinite(value)
+            else f"less than {least}"
+            if value < least
+            else f"more than {most}"
+        )
+        raise UserError(
+            f"{option(name)} {value}: {what}",
+            f"give at most {most}"
+            if math.isfinite(value) and value > most
+            else f"give a finite number of at least {least}",
+        )
 
     def _one_of(self, name: str, words: tuple[str, ...]) -> None:
         value = getattr(self, name)

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from packer.errors import UserError
 from packer.shards import Corpus
 from trainer.batch import Shape
-from trainer.loader import ShardCheck, read_pass
+from trainer.loader import DamagedShardError, ShardCheck, read_pass
 from trainer.ranks import Ranks
 from trainer.step import loss_of
 
@@ -43,18 +43,26 @@ class Evaluation:
         self._check.touch(np.arange(len(self._corpus)))
         total = torch.zeros((), dtype=torch.float64, device=ranks.device)
         model.eval()
-        with torch.no_grad():
-            for rows, weights in zip(self._rows, self._weights, strict=True):
-                read = partial(
-                    read_pass, self._corpus, rows, weights, shape=self._shape, pin=ranks.device.type == "cuda"
-                )
-                batch = ranks.together(read)
-                total += loss_of(model, batch.to(ranks.device))
-        model.train()
-        for unit in units:
-            unit.reshard()  # Without a backward nothing else frees what the forward gathered.
-        ranks.together(self._check.finish)
+        try:
+            with torch.no_grad():
+                for rows, weights in zip(self._rows, self._weights, strict=True):
+                    read = partial(
+                        read_pass, self._corpus, rows, weights, shape=self._shape, pin=ranks.device.type == "cuda"
+                    )
+                    batch = ranks.together(read)
+                    total += loss_of(model, batch.to(ranks.device))
+        finally:
+            model.train()
+            for unit in units:
+                unit.reshard()  # Without a backward nothing else frees what the forward gathered.
+        ranks.together(self._finish)
         return float(ranks.gather([total.item()]).sum()) / self.supervised
+
+    def _finish(self) -> None:
+        try:
+            self._check.finish()
+        except DamagedShardError as error:
+            raise UserError(error.message, error.hint) from None  # nothing was trained on it
 
     def close(self) -> None:
         """Ends the background check."""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop: noted at once, acted on between two steps, so that a checkpoint can be saved first.
+"""Ctrl-C, SIGTERM and a closed terminal (SIGHUP) as a wish to stop: noted at once, acted on between two steps, so that a checkpoint can be saved first.
 
 with Interrupts() as interrupts:
     while not interrupts.signal: ...
@@ -26,7 +26,10 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         # Only the main thread may set handlers; a run started from another one keeps its program's.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                # Under nohup a closed terminal is to be ignored, and stays so.
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue
                 self._before[number] = signal.signal(number, self._note)
         return self
 

@@ -29,6 +29,8 @@ from trainer.kernels.conv import ConvKernel
 from trainer.kernels.delta import DeltaKernel
 from trainer.segments import Segments, require
 
+# The attribute of an attention module that does not hand its window on (`trainer.masks` finds out and sets it).
+WINDOW = "packed_window"
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Tensor])
 
 # What the library hands to every attention function and what does not change causal attention inside a segment.
@@ -68,11 +70,12 @@ def register_attention(kernel: AttentionKernel, label: str) -> str:
             extra.append(f"a batch or a cache (queries {list(query.shape)}, keys {list(key.shape)})")
         if extra:
             raise UserError(
-                f"{_name(module)} asks its attention for what packed rows cannot give it: {', '.join(extra)}.",
-                "This model cannot be trained on packed rows; where it is dropout, set it to 0 in the model's config.json.",
+                f"{_name(module)} asks its attention for what packed rows cannot give it: {', '.join(extra)}",
+                "choose another --model; where it is dropout, set it to 0 in the model's config.json",
             )
+        window = getattr(module, WINDOW, None) if sliding_window is None else sliding_window
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        out = opaque(query, key, value, segments=segments, scale=scale, window=sliding_window)
+        out = opaque(query, key, value, segments=segments, scale=scale, window=window)
         return out.transpose(1, 2).contiguous(), None
 
     AttentionInterface.register(name, attend)

@@ -25,7 +25,7 @@ from packer.order import Deal, StepRows, deal
 from packer.shards import Corpus, check_row
 from packer.types import Int64Array
 from trainer.batch import Batch, Shape, make_batch
-from trainer.prepare import Counts, Prepared
+from trainer.prepare import Counts, Prepared, row_list
 
 _Item = TypeVar("_Item")
 
@@ -75,12 +75,6 @@ def plan_step(prepared: Prepared, counts: Counts, step: int, *, world: int) -> S
     )
 
 
-def row_list(rows: Int64Array) -> str:
-    """Row numbers for a message, the first 16 of them."""
-    shown = ", ".join(str(int(row)) for row in rows[:16])
-    return shown if len(rows) <= 16 else f"{shown}, … {len(rows)} in all"
-
-
 def read_pass(corpus: Corpus, rows: Int64Array, weights: np.ndarray, *, shape: Shape, pin: bool) -> Batch:
     """Reads and checks the M rows of one pass; raises UserError with shard and row where one breaks a rule of the format."""
     read = []
@@ -103,6 +97,10 @@ def read_steps(
         )
 
 
+class DamagedShardError(UserError):
+    """A shard was not as it was written, and steps may have been trained on it: what they made is not worth saving."""
+
+
 class ShardCheck:
     """Verifies the digest of each shard once, in the background, from when a step first uses it.
 
@@ -119,7 +117,19 @@ class ShardCheck:
         """Notes that a step uses these rows."""
         for shard in {self._corpus.shard_of(int(row)) for row in rows}:
             if self._mine[shard] and shard not in self._checks:
-                self._checks[shard] = self._pool.submit(self._corpus.verify_shard, shard)
+                self._checks[shard] = self._pool.submit(self._verify, shard)
+
+    def _verify(self, shard: int) -> None:
+        try:
+            self._corpus.verify_shard(shard)
+        except UserError as error:
+            raise DamagedShardError(error.message, error.hint) from None
+        except OSError as error:
+            name = self._corpus.info.shards[shard].file
+            raise UserError(
+                f"{self._corpus.folder / name}: cannot be read ({error.strerror})",
+                "restore the shard from a copy, and go on from the last checkpoint",
+            ) from None
 
     def raise_if_broken(self) -> None:
         """Raises the UserError of a shard that was found to differ; does not wait."""

@@ -11,22 +11,27 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import torch
 
-from packer.console import printable
 from packer.errors import UserError
 from trainer import checkpoint
 from trainer.config import RunConfig, warmup_steps
 from trainer.evaluate import Evaluation
 from trainer.flops import flops_of, peak_flops
 from trainer.interrupts import Interrupts
-from trainer.loader import Prefetch, ShardCheck, StepWork, plan_step, read_steps, row_list
-from trainer.metrics import Window, step_line
+from trainer.loader import DamagedShardError, Prefetch, ShardCheck, StepWork, plan_step, read_steps
+from trainer.metrics import MetricsFile, Window, step_line
 from trainer.optim import learning_rate
-from trainer.prepare import prepare
-from trainer.ranks import Ranks, start_ranks
-from trainer.setup import Ready, Say, make_ready
+from trainer.prepare import Prepared, prepare, row_list
+from trainer.ranks import start_ranks
+from trainer.record import find, read_record, record, refuse_other_run
+from trainer.run_folder import held
+from trainer.say import printer
+from trainer.setup import Ready, make_ready
+from trainer.source import check_source, config_digest, read_config
 from trainer.step import StepResult, accumulate, train_step
 
 # Steps read ahead. Two: one is ready when the model asks, one is being read. A step of 128 rows of 8,192 slots takes 38 MB.
@@ -35,34 +40,32 @@ _READ_AHEAD = 2
 
 def run(config: RunConfig) -> int:
     """Trains; returns 0 at the end, 128 + signal after one stopped it. Raises UserError, on every rank, for what a person can mend."""
-    with start_ranks() as ranks:
+    with start_ranks() as ranks, ExitStack() as stack:
         prepared = ranks.together(lambda: prepare(_resolve_dtype(config, ranks.device), world=ranks.world))
-        found = ranks.together(lambda: checkpoint.find(prepared))
-        say = _printer(ranks)
+        ranks.together(lambda: stack.enter_context(held(prepared.folder)) if ranks.first else None)
+        found = ranks.together(lambda: find(prepared))
+        digest = ranks.together(lambda: _digest_of_config(prepared))
+        say = printer(ranks)
         if found is not None:
-            saved = ranks.together(lambda: checkpoint.read_record(found))
-            checkpoint.refuse_other_run(saved, checkpoint.record(prepared, step=saved.step), checkpoint=found)
+            saved = ranks.together(lambda: read_record(found))
+            refuse_other_run(saved, record(prepared, step=saved.step, config_digest=digest), checkpoint=found)
             if saved.step == saved.steps:
                 say("done", f"{prepared.folder} already holds all {saved.steps:,} steps of this run: nothing to do")
                 say("hint", "give another --out to train again")
                 return 0
-        return _Loop(make_ready(prepared, ranks, say, found)).train()
+        return _Loop(make_ready(prepared, ranks, say, found, config_digest=digest)).train()
+
+
+def _digest_of_config(prepared: Prepared) -> str:
+    check_source(prepared.model, init=prepared.config.init)
+    document = read_config(prepared.model, fetch=True)
+    return "" if document is None else config_digest(document)  # "": loading the model will say why
 
 
 def _resolve_dtype(config: RunConfig, device: torch.device) -> RunConfig:
     if config.dtype != "auto":
         return config
     return dataclasses.replace(config, dtype="bf16" if device.type == "cuda" else "fp32")
-
-
-def _printer(ranks: Ranks) -> Say:
-    """Prints "label  text" on rank 0. Flushed: a log file shows a step when it is made."""
-
-    def say(label: str, text: str) -> None:
-        if ranks.first:
-            print(f"{label:<7} {printable(text)}" if label else printable(text), flush=True)
-
-    return say
 
 
 class _Loop:
@@ -73,7 +76,8 @@ class _Loop:
         self.config, self.ranks, self.say = ready.prepared.config, ready.ranks, ready.say
         self.steps = ready.prepared.order.steps
         self.warmup = warmup_steps(self.config.warmup, total=self.steps)
-        self.saved = ready.start
+        self.refused = False  # a checkpoint could not be written: trying again would fill the disk again
+        self.saved = self.done = ready.start  # done: steps made, whatever became of what was due after them
         dtype = torch.bfloat16 if self.config.dtype == "bf16" else torch.float32
         self.window = Window(flops=flops_of(ready.model), peak=peak_flops(self.ranks.device, dtype))
         self.last_loss = float("nan")
@@ -99,6 +103,9 @@ class _Loop:
                         self._stop(wish, step)
                         return 128 + wish
                     self._between(step + 1, evaluation, check)
+        except UserError as error:
+            self._rescue(error)
+            raise
         finally:
             check.close()
             if evaluation is not None:
@@ -143,6 +150,7 @@ class _Loop:
             reduce=config.reduce,
             device=ranks.device,
         )
+        self.done = step + 1
         self.bad_step = torch.where((self.bad_step < 0) & ~result.finite, step, self.bad_step)
         self.skipped += ~result.finite
         self.window.add(work, waited_s=waited)
@@ -169,10 +177,13 @@ class _Loop:
         epoch = round(min(done * order.rows_per_step, order.positions) / order.rows, 6)
         metrics = self.window.close(work, result, epoch=epoch, lr=rate, ranks=self.ranks)
         self.last_loss = metrics.loss
-        if self.ready.metrics is not None:
-            self.ready.metrics.add_step(metrics)
+        self._write(lambda file: file.add_step(metrics))
         self.say("", step_line(metrics, steps=self.steps))
         self._refuse_non_finite()
+
+    def _write(self, add: Callable[[MetricsFile], None]) -> None:
+        file = self.ready.metrics
+        self.ranks.together(lambda: add(file) if file is not None else None)
 
     def _refuse_non_finite(self) -> None:
         bad, skipped = int(self.bad_step), int(self.skipped)
@@ -190,21 +201,25 @@ class _Loop:
         config, began, last = self.config, time.perf_counter(), done == self.steps
         if evaluation is not None and (last or (config.eval_every and done % config.eval_every == 0)):
             loss = evaluation.loss(self.ready.model, self.ready.units)
-            if self.ready.metrics is not None:
-                self.ready.metrics.add_eval(step=done, eval_loss=loss, eval_supervised_tokens=evaluation.supervised)
+            supervised = evaluation.supervised
+            self._write(lambda file: file.add_eval(step=done, eval_loss=loss, eval_supervised_tokens=supervised))
             self.say(
                 "", f"step {done}/{self.steps}  eval loss {loss:.4f} over {evaluation.supervised:,} supervised tokens"
             )
         if last:
             self.ranks.together(check.finish)
         if last or (config.save_every and done % config.save_every == 0):
+            self._refuse_non_finite()
             self._save(done)
         self.window.skip(time.perf_counter() - began)
 
-    def _save(self, done: int) -> None:
-        self._refuse_non_finite()
-        prepared, keep = self.ready.prepared, self.config.keep
-        path = checkpoint.save(prepared, self.ready.model, self.ready.optimizer, step=done, ranks=self.ranks)
+    def _save(self, done: int, *, skipped: int = 0) -> None:
+        """skipped: steps of this part of the run that made no update."""
+        ready, prepared, keep = self.ready, self.ready.prepared, self.config.keep
+        note = record(prepared, step=done, config_digest=ready.config_digest, skipped=ready.skipped + skipped)
+        self.refused = True
+        path = checkpoint.save(prepared.folder, note, ready.model, ready.optimizer, ranks=self.ranks)
+        self.refused = False
         self.saved = done
         self.say("", f"step {done}/{self.steps}  saved {path}")
         for old in self.ranks.together(
@@ -218,8 +233,34 @@ class _Loop:
             self.say("stopped", f"{name} before the first step: nothing to save")
             return
         if self.saved < step:
+            self._refuse_non_finite()
             self._save(step)
         self.say("stopped", f"{name} after step {step:,} of {self.steps:,}; the same command goes on from there")
+
+    def _rescue(self, error: UserError) -> None:
+        """Saves the steps that were made before an error ends the run: every rank has met it, and the error itself is still to be raised."""
+        if isinstance(error, DamagedShardError):
+            self.say(
+                "note", f"steps after {self.saved:,} are not saved: some may have been trained on the damaged shard"
+            )
+            return
+        bad, skipped, done = int(self.bad_step), int(self.skipped), self.done
+        if bad >= 0 and skipped == done - bad:
+            done, skipped = (
+                bad,
+                0,
+            )  # nothing has changed since the step before the first bad one: that is where the run stands
+        if done <= self.saved:
+            return
+        if self.refused:
+            self.say("note", f"steps after {self.saved:,} are not saved")
+            return
+        if skipped:
+            self.say("note", f"{skipped:,} of the steps saved below made no update, first step {bad + 1:,}")
+        try:
+            self._save(done, skipped=skipped)
+        except UserError as second:
+            self.say("note", f"steps after {self.saved:,} could not be saved: {second.message}")
 
     def _farewell(self) -> None:
         if self.ready.metrics is None:

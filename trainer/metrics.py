@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from packer.errors import UserError
 from packer.files import write_text
 from trainer.flops import Flops
 from trainer.loader import StepWork
@@ -127,24 +128,31 @@ def _peak_memory(device: torch.device) -> int:
 
 
 class MetricsFile:
-    """metrics.jsonl of a run's folder, a line at a time. `after`: the step that the run goes on from; later lines of an earlier part are cut."""
+    """metrics.jsonl of a run's folder, a line at a time. `after`: the step that the run goes on from; later lines of an earlier part are cut.
+
+    unreadable: lines found at opening that were not ours; they are cut too.
+    """
 
     def __init__(self, folder: Path, *, after: int) -> None:
         self._path = folder / NAME
-        kept = [line for line in self._lines() if json.loads(line)["step"] <= after]
+        lines = self._lines()
+        read = [(line, _read_line(line)) for line in lines]
+        self.unreadable = sum(document is None for _, document in read)
+        kept = [line for line, document in read if document is not None and document["step"] <= after]
         write_text(self._path, "".join(line + "\n" for line in kept))
 
     def _lines(self) -> list[str]:
         if not self._path.is_file():
             return []
-        text = self._path.read_text(encoding="utf-8")
+        # Not splitlines, which also ends lines at characters that JSON leaves in a string; what is no UTF-8 is no line of ours.
+        text = self._path.read_text(encoding="utf-8", errors="replace")
         # A line that a kill cut short has no end.
-        return text[: text.rfind("\n") + 1].splitlines()
+        return text[: text.rfind("\n") + 1].split("\n")[:-1]
 
     def first_loss(self) -> float | None:
         """The loss of the run's first line."""
-        losses = [json.loads(line).get("loss") for line in self._lines()]
-        return next((float(loss) for loss in losses if loss is not None), None)
+        losses = [document.get("loss") for document in map(_read_line, self._lines()) if document is not None]
+        return next((loss for loss in losses if loss is not None), None)
 
     def add_step(self, metrics: StepMetrics) -> None:
         self._add({name: value for name, value in asdict(metrics).items() if value is not None})
@@ -153,8 +161,28 @@ class MetricsFile:
         self._add({"step": step, "eval_loss": eval_loss, "eval_supervised_tokens": eval_supervised_tokens})
 
     def _add(self, document: dict[str, int | float]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(document) + "\n")
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(document) + "\n")
+        except OSError as error:
+            raise UserError(
+                f"{self._path}: cannot be written ({error.strerror})",
+                "free space there; the same command goes on from the last checkpoint",
+            ) from None
+
+
+def _read_line(line: str) -> dict[str, float] | None:
+    """A line as it was written: an object of numbers with a step; None for anything else."""
+    try:
+        document = json.loads(line)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    ours = (
+        isinstance(document, dict)
+        and "step" in document
+        and all(type(value) in (int, float) for value in document.values())
+    )
+    return document if ours else None
 
 
 def step_line(metrics: StepMetrics, *, steps: int) -> str:

@@ -10,26 +10,28 @@ embedding, so logits of unsupervised tokens are never made and a mixture of expe
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, cast
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from packer.errors import UserError
-from trainer.isolate import SegmentedDelta, bind, isolating, register_attention
+from trainer.isolate import SegmentedDelta, bind, register_attention
 from trainer.kernels import Choice, Mode, resolve
 from trainer.kernels.loss import cross_entropy_sum
-from trainer.refuse import mixers
+from trainer.library import build, one_line, read_config, read_weights
+from trainer.masks import learn_windows
+from trainer.refuse import decoder_blocks, mixers
 from trainer.segments import LostSegmentsError, Segments
+from trainer.source import check_source
 
 Init = Literal["pretrained", "random"]
 
 
 class PackedModel(nn.Module):
-    """layers: what computes each kind of layer and why, to be listed at start. unused_weights: names in the checkpoint that the model has no place for."""
+    """layers: what computes each kind of layer and why, to be listed at start. unused_weights: names in the checkpoint that the model has no place for.
+    notes: what else is to be said at start."""
 
     hf_state_dict_prefix = "model."  # what state_dict() puts before the names that transformers uses
 
@@ -40,6 +42,7 @@ class PackedModel(nn.Module):
         self.model = model
         self.layers = layers
         self.unused_weights = unused_weights
+        self.notes: tuple[str, ...] = ()
         config = model.config.get_text_config(decoder=True)
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
         # Cohere multiplies logits by the one, Granite divides them by the other; a model that does otherwise fails `_try_out`.
@@ -50,10 +53,7 @@ class PackedModel(nn.Module):
     @property
     def blocks(self) -> list[nn.Module]:
         """The decoder layers, in order: the units of sharding, recomputation and compilation."""
-        backbone = self.model.base_model
-        lists = [child for child in backbone.children() if isinstance(child, nn.ModuleList)]
-        depth = self.model.config.get_text_config(decoder=True).num_hidden_layers
-        return list(next(child for child in lists if len(child) == depth))
+        return decoder_blocks(self.model)
 
     @property
     def head(self) -> Tensor:
@@ -122,21 +122,17 @@ def load_model(
     the data. Raises UserError where the source, its layers, its vocabulary or a kernel will not do; weights are read only after all else is well.
     """
     device = torch.device(device)
-    config = _read_config(source)
-    folder = Path(source)
-    if init == "pretrained" and folder.is_dir() and not _has_weights(folder):
-        raise UserError(
-            f"{source} has a config.json but no weights (*.safetensors).",
-            "Give a folder with weights, or start from random ones with --init random.",
-        )
+    check_source(source, init=init)
+    config = read_config(source)
     with torch.device("meta"):
-        draft = _build(config, dtype, register_attention(_unresolved, "unresolved"), source)
+        draft = build(config, dtype, register_attention(_unresolved, "unresolved"), source)
     found = mixers(draft)
+    decoder_blocks(draft)
     rows = cast(nn.Embedding, draft.get_input_embeddings()).num_embeddings
     if vocab_at_least > rows:
         raise UserError(
-            f"the data has token id {vocab_at_least - 1}, past the {rows} rows of {source}'s embedding.",
-            "Build the shards with this model's own tokenizer, or give the model that belongs to the tokenizer.",
+            f"the data has token id {vocab_at_least - 1}, past the {rows} rows of {source}'s embedding",
+            "build the shards with this model's own tokenizer, or give the model that belongs to the tokenizer",
         )
 
     attention, choice = resolve("attention", kernels, device)
@@ -145,17 +141,25 @@ def load_model(
     if init == "random":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = _build(config, dtype, name, source)
+            model = build(config, dtype, name, source)
         unused: tuple[str, ...] = ()
     else:
-        model, unused = _read_weights(source, config, dtype, name)
+        model, unused = read_weights(source, config, dtype, name)
     if any(isinstance(module, SegmentedDelta) for module in found.values()):
         delta, delta_choice = resolve("delta", kernels, device)
         conv, conv_choice = resolve("conv", kernels, device)
         bind(model, delta, conv)
         layers += [delta_choice, conv_choice]
     packed = PackedModel(model, layers=tuple(layers), unused_weights=unused).to(device)
-    _try_out(packed.eval())
+    try:
+        _try_out(packed.eval())
+    except LostSegmentsError as error:
+        name = type(model).__name__
+        raise UserError(f"{name} cannot be trained on packed rows: {error}", "choose another --model") from error
+    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError) as error:
+        raise UserError(
+            f"{source} ({config.model_type}) cannot run on a packed row: {one_line(error)}", "choose another --model"
+        ) from error
     return packed.train()
 
 
@@ -163,99 +167,30 @@ def _unresolved(*_: object, **__: object) -> Tensor:
     raise RuntimeError("a draft on the meta device cannot run")
 
 
-def _read_config(source: str) -> PretrainedConfig:
-    folder = Path(source)
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise UserError(f"{source} has no config.json.", "Give a folder that transformers saved, or a hub name.")
-    if not folder.exists() and (source.startswith((".", "/", "~")) or source.count("/") != 1):
-        raise UserError(f"{source}: no such folder, and not a hub name of the form owner/name.", "Check --model.")
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, StrictDataclassError) as error:
-        where = "read" if folder.is_dir() else "fetched"
-        raise UserError(
-            f"the config of {source} cannot be {where}: {_one_line(error)}",
-            "Check the name, the network and the transformers version; models that need their own code are not supported.",
-        ) from error
-    text = config.get_text_config(decoder=True)
-    text.use_cache = False
-    if getattr(text, "output_router_logits", False):
-        text.output_router_logits = False  # the router's loss is not part of the objective, so its logits are not kept
-    return config
-
-
-def _build(config: PretrainedConfig, dtype: torch.dtype, attention: str, source: str) -> PreTrainedModel:
-    """The model with weights as its class initialises them. The config is copied: transformers writes into it."""
-    try:
-        with isolating(config.model_type):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]  # untyped in transformers
-                type(config).from_dict(config.to_dict()),
-                dtype=dtype,
-                attn_implementation=attention,
-                trust_remote_code=False,
-            )
-    except (ValueError, KeyError) as error:
-        raise UserError(
-            f"{source} ({config.model_type}) cannot be built as a causal language model: {_one_line(error)}",
-            "Choose a model that AutoModelForCausalLM knows.",
-        ) from error
-    return model
-
-
-def _read_weights(
-    source: str, config: PretrainedConfig, dtype: torch.dtype, attention: str
-) -> tuple[PreTrainedModel, tuple[str, ...]]:
-    try:
-        with isolating(config.model_type):
-            loaded = AutoModelForCausalLM.from_pretrained(
-                source,
-                config=config,
-                dtype=dtype,
-                attn_implementation=attention,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
-    except OSError as error:
-        raise UserError(
-            f"the weights of {source} cannot be read: {_one_line(error)}",
-            "Check the folder or the network, or start from random weights with --init random.",
-        ) from error
-    model, info = cast("tuple[PreTrainedModel, dict[str, set[str]]]", loaded)
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise UserError(
-            f"{source} lacks {len(missing)} weights of its model, the first {missing[0]}; they would start at random.",
-            "Give a complete checkpoint, or start all from random with --init random.",
-        )
-    return model, tuple(sorted(info["unexpected_keys"]))
-
-
-def _has_weights(folder: Path) -> bool:
-    return any(
-        any(folder.glob(pattern)) for pattern in ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
-    )
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:297]}..."
-
-
 def _try_out(packed: PackedModel) -> None:
-    """Two segments of two tokens through the model: every layer must hear of the segments, and our way to logits must be the model's own."""
+    """Two segments of two tokens through the model: every layer must hear of the segments, see what its own mask lets it see, and our way to
+    logits must be the model's own."""
     device = packed.head.device
     segments = Segments.from_lengths([2, 2]).to(device)
     ids = torch.tensor([[0, 1, 0, 1]], device=device)  # and, as it happens, their positions
-    name = type(packed.model).__name__
-    try:
-        with torch.no_grad():
-            theirs = packed.model(input_ids=ids, position_ids=ids, use_cache=False, segments=segments).logits.float()
-            ours = packed.logits(ids, ids, segments).float()
-    except LostSegmentsError as error:
-        raise UserError(f"{name} cannot be trained on packed rows: {error}", "Choose another --model.") from error
+    with torch.no_grad():
+        theirs = packed.model(input_ids=ids, position_ids=ids, use_cache=False, segments=segments).logits.float()
+        ours = packed.logits(ids, ids, segments).float()
+    if not bool(theirs.isfinite().all()):
+        raise UserError(
+            f"{type(packed.model).__name__}: its weights give logits that are not finite", "look at its weights"
+        )
     difference = float((theirs - ours).norm() / theirs.norm())
     if difference > 0.02:  # bfloat16 rounds to 0.4 %; a scale or cap that we do not apply is far more
         raise UserError(
-            f"{name} does more between hidden states and logits than a matrix, a scale and a soft cap (ours differ by {difference:.0%}).",
-            "Choose another --model.",
+            f"{type(packed.model).__name__} does more between hidden states and logits than a matrix, a scale and a soft cap "
+            f"(ours differ by {difference:.0%})",
+            "choose another --model",
+        )
+    learnt = learn_windows(packed.model, Segments.from_lengths([4]).to(device))
+    if learnt:
+        path, window = next(iter(learnt.items()))
+        packed.notes += (
+            f"{len(learnt)} attention layers do not hand on the window of their masks; it is taken from there "
+            f"(the first is {path}: {window:,} tokens)",
         )

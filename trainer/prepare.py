@@ -18,6 +18,7 @@ import numpy as np
 from packer.errors import UserError
 from packer.order import Order
 from packer.shards import Corpus, open_corpus
+from packer.types import Int64Array
 from trainer.config import RunConfig
 
 
@@ -116,6 +117,51 @@ def _default_model(corpus: Corpus) -> str:
         f"{corpus.folder}: tokenized with {name!r}, a folder that is not a model or no longer there",
         "name the model to train: --model NAME_OR_DIR",
     )
+
+
+def fits_model(prepared: Prepared, *, rows: object, positions: object) -> None:
+    """Holds the data against a model's embedding (rows) and longest position, where they are known integers; raises UserError."""
+    both = (prepared.corpus, prepared.eval_corpus)
+    manifests = [corpus.manifest for corpus in both if corpus is not None]
+    largest = max(max(manifest.max_token_id, manifest.pad_id) for manifest in manifests)
+    longest = max(manifest.max_example_len for manifest in manifests)
+    if isinstance(rows, int) and largest >= rows:
+        raise UserError(
+            f"the data has token id {largest}, past the {rows} rows of {prepared.model}'s embedding",
+            "build the shards with this model's own tokenizer, or give the model that belongs to the tokenizer",
+        )
+    if isinstance(positions, int) and longest > positions:
+        raise UserError(
+            f"{prepared.model} knows {positions:,} positions, but the longest example has {longest:,} tokens",
+            f"build the shards with --capacity {positions // 64 * 64} or less, or choose another --model",
+        )
+
+
+def check_targets(prepared: Prepared, counts: Counts) -> None:
+    """Looks at every step of the run for one in which nothing is a target: its gradient would be 0 ÷ 0. Raises UserError with its rows.
+
+    Only where rows without targets are as many as a step's could such a step come about, so most runs are done at once.
+    """
+    order, skipped = prepared.order, prepared.config.skip_rows
+    silent = counts.supervised == 0
+    silent[list(skipped)] = True
+    if not silent.any():
+        return
+    # A step takes a row at most once from each epoch it spans; only the last may have fewer rows than the others.
+    few = int(silent.sum()) * (order.rows_per_step // order.rows + 2) < order.rows_per_step
+    for step in range(order.steps - 1 if few else 0, order.steps):
+        rows = order.step(step)
+        if silent[rows.rows[rows.weights]].all():
+            raise UserError(
+                f"step {step + 1}: none of its rows has a token to train on (rows {row_list(rows.rows)})",
+                "`packer inspect --supervised` shows what is trained on; take more rows a step, or skip fewer",
+            )
+
+
+def row_list(rows: Int64Array) -> str:
+    """Row numbers for a message, the first 16 of them."""
+    shown = ", ".join(str(int(row)) for row in rows[:16])
+    return shown if len(rows) <= 16 else f"{shown}, … {len(rows)} in all"
 
 
 def passes_per_step(config: RunConfig, *, world: int) -> int:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -80,6 +80,14 @@ class Ranks:
         if self.world > 1:
             dist.all_reduce(table)
         return table
+
+    def gather_objects(self, value: _Result) -> list[_Result]:
+        """Small host objects of all ranks, in order."""
+        if self.world == 1:
+            return [value]
+        every: list[_Result | None] = [None] * self.world
+        dist.all_gather_object(every, value)
+        return cast("list[_Result]", every)
 
     def barrier(self) -> None:
         """Returns once every rank is here."""

@@ -22,7 +22,7 @@ from transformers.pytorch_utils import Conv1D
 from packer.errors import UserError
 from trainer.isolate import SegmentedDelta
 
-_HINT = "Only models of attention and gated-delta layers can be packed; choose another --model."
+_HINT = "only models of attention and gated-delta layers can be packed; choose another --model"
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "linear_attention"})
 # longrope and dynamic take their frequencies from the longest position of the whole row: another example's length changes this one's output,
 # which neither gradients nor changed tokens show.
@@ -47,23 +47,48 @@ def mixers(model: PreTrainedModel) -> dict[str, nn.Module]:
             continue  # a gated-delta layer's own convolution and norm
         reason = _why_not(module)
         if reason is not None:
-            raise UserError(f"{path} ({type(module).__name__}) cannot keep segments apart: {reason}.", _HINT)
+            raise UserError(f"{path} ({type(module).__name__}) cannot keep segments apart: {reason}", _HINT)
         if isinstance(module, SegmentedDelta) or _dispatches(module):
             found[path] = module
+    if not model._supports_flash_attn:
+        # The library's own word that causality and a window are all that this model's masks say.
+        name = type(model).__name__
+        raise UserError(f"{name} needs attention masks that packed rows do not make (it has no flash attention)", _HINT)
     for path, module in [("the backbone", model.base_model), *_decoder_layers(model), *found.items()]:
         if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(module.forward).parameters.values()):
             raise UserError(
-                f"{path} ({type(module).__name__}) takes no further keyword arguments, so it cannot be told where segments end.",
+                f"{path} ({type(module).__name__}) takes no further keyword arguments, so it cannot be told where segments end",
                 _HINT,
             )
     for path, layer in _decoder_layers(model):
         if not any(mixer.startswith(f"{path}.") for mixer in found):
             raise UserError(
                 f"{path} ({type(layer).__name__}) cannot keep segments apart: nothing in it is known to mix tokens, "
-                "so what does is not known.",
+                "so what does is not known",
                 _HINT,
             )
     return found
+
+
+def decoder_blocks(model: PreTrainedModel) -> list[nn.Module]:
+    """The decoder layers, in order: one list of the backbone, however deep it lies. Raises UserError where there is none, or more than one."""
+    lists = {
+        path: module
+        for path, module in model.base_model.named_modules()
+        if isinstance(module, nn.ModuleList)
+        and len(module)
+        and all(isinstance(layer, GradientCheckpointingLayer) for layer in module)
+    }
+    outermost = [each for path, each in lists.items() if not any(path.startswith(f"{other}.") for other in lists)]
+    depth = model.config.get_text_config(decoder=True).num_hidden_layers
+    # longcat counts two for each of its layers; a model with several lists has one of the length it names.
+    chosen = outermost if len(outermost) == 1 else [each for each in outermost if len(each) == depth]
+    if len(chosen) != 1:
+        raise UserError(
+            f"{type(model).__name__} has no one list of its {depth} decoder layers (found {sorted(lists)}), so it cannot be sharded by layer",
+            _HINT,
+        )
+    return list(chosen[0])
 
 
 def _decoder_layers(model: PreTrainedModel) -> Iterable[tuple[str, nn.Module]]:
@@ -114,7 +139,7 @@ def _check_config(config: PretrainedConfig) -> None:
     for number, layer_type in enumerate(getattr(text, "layer_types", None) or []):
         if layer_type not in _LAYER_TYPES:
             raise UserError(
-                f"layer {number} of {text.model_type} is of type {layer_type!r}, which cannot keep segments apart.",
+                f"layer {number} of {text.model_type} is of type {layer_type!r}, which cannot keep segments apart",
                 _HINT,
             )
     for name, meaning in {
@@ -125,8 +150,8 @@ def _check_config(config: PretrainedConfig) -> None:
     }.items():
         if getattr(text, name, None):
             raise UserError(
-                f"{text.model_type} {meaning} ({name} = {getattr(text, name)}).",
-                f"Where the model is right without it, set {name} to 0 in its config.json; else choose another --model.",
+                f"{text.model_type} {meaning} ({name} = {getattr(text, name)})",
+                f"where the model is right without it, set {name} to 0 in its config.json; else choose another --model",
             )
 
 
@@ -134,12 +159,7 @@ def _check_model(model: PreTrainedModel) -> None:
     name = type(model).__name__
     backbone = model.base_model
     if "position_ids" not in inspect.signature(backbone.forward).parameters:
-        raise UserError(f"{name} takes no position_ids: its positions would run on from segment to segment.", _HINT)
-    if not model._supports_flash_attn:
-        # The library's own word that causality and a window are all that this model's masks say.
-        raise UserError(
-            f"{name} needs attention masks that packed rows do not make (it has no flash attention).", _HINT
-        )
+        raise UserError(f"{name} takes no position_ids: its positions would run on from segment to segment", _HINT)
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # untyped in transformers
     if not isinstance(head, nn.Linear) or head.bias is not None:
-        raise UserError(f"{name} has an output layer that is not a plain matrix; the loss kernel needs one.", _HINT)
+        raise UserError(f"{name} has an output layer that is not a plain matrix; the loss kernel needs one", _HINT)

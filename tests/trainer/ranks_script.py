@@ -25,6 +25,7 @@ from trainer.optim import gradient_norm, make_optimizer
 from trainer.parallel import checkpoint_blocks, shard
 from trainer.prepare import Counts, prepare
 from trainer.ranks import Ranks, start_ranks
+from trainer.record import record
 from trainer.step import accumulate, train_step
 
 STEP = 1  # spans two epochs
@@ -108,9 +109,17 @@ def main(folder: Path) -> None:
         facts["finite"] = bool(result.finite)
         facts["tied"] = model.head.weight is model.embedding.weight
         tensors["trained"] = whole(checkpoint.state_of(model, optimizer))
-        facts["saved"] = str(checkpoint.save(prepare(config), model, optimizer, step=ranks.world, ranks=ranks))
+        facts["saved"] = str(
+            checkpoint.save(
+                Path(str(config.out)),
+                record(prepare(config), step=ranks.world, config_digest=""),
+                model,
+                optimizer,
+                ranks=ranks,
+            )
+        )
         other, _, its_optimizer = sharded(config, ranks, seed=1)
-        checkpoint.load(Path(str(facts["saved"])), other, its_optimizer)
+        checkpoint.load(Path(str(facts["saved"])), other, its_optimizer, ranks=ranks)
         tensors["loaded"] = whole(checkpoint.state_of(other, its_optimizer))
         facts["tied after loading"] = other.head.weight is other.embedding.weight
 

@@ -33,6 +33,14 @@ from trainer.config import RunConfig, warmup_steps
         ({"warmup": "many"}, "--warmup many"),
         ({"warmup": "1.5"}, "--warmup 1.5"),
         ({"seed": -1}, "--seed -1"),
+        ({"seed": 2**63}, "--seed 9223372036854775808: more than"),
+        ({"steps": 2**31}, "--steps 2147483648: more than"),
+        ({"clip": float("nan")}, "--clip nan: not a finite number"),
+        ({"clip": float("inf")}, "--clip inf: not a finite number"),
+        ({"weight_decay": float("nan")}, "--weight-decay nan: not a finite number"),
+        ({"betas": (float("nan"), 0.9)}, "--betas"),
+        ({"warmup": "nan"}, "--warmup nan"),
+        ({"warmup": "inf"}, "--warmup inf"),
         ({"skip_rows": (3, -1)}, "--skip-rows -1"),
         ({"schedule": "cosin"}, "--schedule cosin"),
     ],
@@ -98,6 +106,8 @@ def test_dry_run_prints_a_file_that_config_reads_back(
         "packed",
         "--model",
         "tiny",
+        "--init",
+        "random",
         "--steps",
         "7",
         "--betas",
@@ -123,7 +133,7 @@ def test_dry_run_prints_a_file_that_config_reads_back(
 def test_a_dry_run_does_not_load_torch(folder: Path) -> None:
     code = (
         "import sys\nfrom trainer.cli import main\n"
-        "main(['run', '--shards', 'packed', '--model', 'tiny', '--dry-run'], standalone_mode=False)\nprint('torch' in sys.modules)"
+        "main(['run', '--shards', 'packed', '--model', 'tiny', '--init', 'random', '--dry-run'], standalone_mode=False)\nprint('torch' in sys.modules)"
     )
     result = subprocess.run(
         [sys.executable, "-c", code],
@@ -138,7 +148,16 @@ def test_a_dry_run_does_not_load_torch(folder: Path) -> None:
 
 def test_the_command_line_goes_before_the_environment_before_the_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(
-        to_toml({"shards": str(folder / "packed"), "model": "m", "seed": 1, "steps": 1, "clip": 7.0})
+        to_toml(
+            {
+                "shards": str(folder / "packed"),
+                "model": str(folder / "tiny"),
+                "init": "random",
+                "seed": 1,
+                "steps": 1,
+                "clip": 7.0,
+            }
+        )
     )
 
     result = run_module(

@@ -11,6 +11,7 @@ from packer.errors import UserError
 from tests.trainer.tiny_models import CONFIGS, VOCABULARY, examples, packed_model, write_config
 from trainer.isolation import pack
 from trainer.model import Init, PackedModel, load_model
+from trainer.refuse import decoder_blocks
 
 LLAMA = CONFIGS["llama"]
 _LONGROPE = {
@@ -158,3 +159,86 @@ def test_the_loss_is_the_library_s_own_on_one_segment(tmp_path: Path) -> None:
 def test_there_are_as_many_blocks_as_decoder_layers(tmp_path: Path) -> None:
     for name, config in CONFIGS.items():
         assert len(packed_model(name, tmp_path).blocks) == config["num_hidden_layers"]
+
+
+def saved_llama(folder: Path) -> Path:
+    packed_model("llama", folder).model.save_pretrained(folder / "saved")
+    return folder / "saved"
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, 3000])
+def test_weights_cut_short_are_told(kept: int, tmp_path: Path) -> None:
+    saved = saved_llama(tmp_path)
+    weights = saved / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    with pytest.raises(UserError, match=r"the weights of .* cannot be read"):
+        load(str(saved), init="pretrained")
+
+
+def test_weights_of_other_shapes_are_told_with_both(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    saved = saved_llama(tmp_path)
+    config = json.loads((saved / "config.json").read_text())
+    write_config(saved, {**config, "intermediate_size": 40})
+    with pytest.raises(
+        UserError, match=r"weights have not the shape.*\[\d+, \d+\] in the file, \[.*40.*\] by the config"
+    ):
+        load(str(saved), init="pretrained")
+    assert "MISMATCH" not in "".join(capfd.readouterr())
+
+
+def test_weights_that_are_not_numbers_are_told(tmp_path: Path) -> None:
+    packed = packed_model("llama", tmp_path)
+    with torch.no_grad():
+        packed.model.model.norm.weight[0] = float("nan")
+    packed.model.save_pretrained(tmp_path / "saved")
+    with pytest.raises(UserError, match="not finite"):
+        load(str(tmp_path / "saved"), init="pretrained")
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "dots1", "n_shared_experts": None}, "cannot be built"),
+        ({"model_type": "reformer", "is_decoder": False}, "cannot be built as a causal language model: If you want"),
+        ({"model_type": "dbrx"}, "cannot be built"),
+        ({"model_type": "falcon"}, "attention that does not go through the library's attention interface"),
+        ({"model_type": "git"}, "attention that does not go through the library's attention interface"),
+        ({**LLAMA, "hidden_act": "no_such"}, "cannot be"),
+        ({**LLAMA, "num_attention_heads": 0}, "cannot be"),
+        ({**LLAMA, "hidden_size": "wide"}, "cannot be"),
+        ({**LLAMA, "rope_parameters": {"rope_type": "none_such"}}, "RoPE|cannot be"),
+    ],
+)
+def test_a_config_that_no_class_was_written_for_is_two_lines(
+    config: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=words):
+        load(write_config(tmp_path, {"vocab_size": VOCABULARY, **config}))
+
+
+def test_a_package_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: object, **__: object) -> None:
+        raise ImportError("TimmWrapperModel requires the timm library")
+
+    monkeypatch.setattr("trainer.library.AutoModelForCausalLM.from_config", lacking)
+    with pytest.raises(UserError, match="requires the timm library") as error:
+        load(write_config(tmp_path, LLAMA))
+    assert "install" in error.value.hint
+
+
+def test_decoder_layers_are_found_however_deep_they_lie(tmp_path: Path) -> None:
+    config = {"model_type": "opt", "vocab_size": VOCABULARY, "hidden_size": 32, "ffn_dim": 32, "num_hidden_layers": 3}
+    config |= {
+        "num_attention_heads": 2,
+        "word_embed_proj_dim": 32,
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 64,
+    }
+    assert len(load(write_config(tmp_path, config)).blocks) == 3
+
+
+def test_a_model_without_one_list_of_layers_is_refused_by_name(tmp_path: Path) -> None:
+    model = packed_model("llama", tmp_path).model
+    model.model.layers = model.model.layers[0]
+    with pytest.raises(UserError, match="LlamaForCausalLM has no one list of its 2 decoder layers"):
+        decoder_blocks(model)

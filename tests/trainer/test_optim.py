@@ -99,6 +99,15 @@ def test_updates_are_those_of_torchs_clipping_and_plain_adamw(clip: float) -> No
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
 
 
+def test_the_norm_of_millions_of_numbers_is_right_to_seven_digits() -> None:
+    model = nn.Linear(2048, 2048, bias=True)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    exact = math.sqrt(sum(float(p.grad.double().square().sum()) for p in model.parameters() if p.grad is not None))
+    assert float(gradient_norm(model)) == pytest.approx(exact, rel=2e-7)
+
+
 def test_clipping_divides_the_gradient_by_its_excess() -> None:
     model = StandIn(9)
     optimizer = make_optimizer(model, lr=1e-3, betas=(0.0, 0.0), weight_decay=0.0)

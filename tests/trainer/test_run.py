@@ -249,7 +249,7 @@ def test_an_unfinished_checkpoint_is_not_one(folder: Path, uninterrupted: list[f
 def test_a_damaged_checkpoint_is_named(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "whole" / "checkpoints" / "step-000004", tmp_path / "saved")
     (tmp_path / "saved" / ".metadata").unlink()
-    with pytest.raises(UserError, match="saved: cannot be loaded"):
+    with pytest.raises(UserError, match=r"saved/\.metadata: cannot be loaded \(No such file"):
         run(changed(folder, out=str(tmp_path / "again"), resume=str(tmp_path / "saved")))
 
 
@@ -263,24 +263,6 @@ def test_another_folder_can_go_on_from_a_checkpoint(
     said = capsys.readouterr().out
     assert "changed since then: clip: 1.0 → 0.5" in said
     assert "changed since then: log_every: 1 → 4" in said
-
-
-def test_a_gradient_that_is_not_finite_stops_the_run_with_step_and_rows(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainer import step as step_module
-
-    original, made = step_module.loss_of, iter(range(10**6))
-    # The sixth pass, so in the second step of four.
-    monkeypatch.setattr(
-        step_module, "loss_of", lambda model, batch: original(model, batch) * (float("nan") if next(made) == 5 else 1.0)
-    )
-    with pytest.raises(
-        UserError,
-        match=r"step 2: the gradient is not finite; its update was not made \(1 skipped.*Rows: \d+, \d+, \d+, \d+$",
-    ):
-        run(changed(folder, out=str(tmp_path / "nan"), log_every=4, eval_every=0))
-    assert not (tmp_path / "nan" / "checkpoints").exists()
 
 
 def test_two_ranks_go_on_where_one_stopped_and_only_the_first_prints(
@@ -299,6 +281,7 @@ def test_two_ranks_go_on_where_one_stopped_and_only_the_first_prints(
         "layers",
         "data",
         "steps",
+        "note",
         "resume",
         "note",
         "note",

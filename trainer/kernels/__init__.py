@@ -62,8 +62,8 @@ def resolve(
     if device.type != "cuda":
         if mode == "fused":
             raise UserError(
-                f"--kernels fused needs a GPU, and this run is on {device.type}.",
-                "Use --kernels auto or --kernels reference.",
+                f"--kernels fused needs a GPU, and this run is on {device.type}",
+                "use --kernels auto or --kernels reference",
             )
         return module.reference, Choice(
             layer=layer, kernel="reference", reason="no GPU: plain torch, the same mathematics"
@@ -97,6 +97,6 @@ def prove_apart(
     if not (leak_back == 0.0 and leak_forward == 0.0):
         raise UserError(
             f"the {layer} kernel {name} lets one segment see another: output changed by {leak_forward:g}, gradient {leak_back:g} where both "
-            "must be 0.",
-            "Install another version of the package, or use --kernels reference.",
+            "must be 0",
+            "install another version of the package, or use --kernels reference",
         )

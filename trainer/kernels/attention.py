@@ -65,7 +65,7 @@ def load_fused() -> tuple[AttentionKernel, str]:
             raise UserError(
                 f"no fused attention can be loaded: {type(first).__name__}: {first}; {type(second).__name__}: {second} "
                 f"(torch {torch.__version__})",
-                "Use torch 2.11 or newer, or install flash-attn, or run with --kernels reference.",
+                "use torch 2.11 or newer, or install flash-attn, or run with --kernels reference",
             ) from second
         return _flash_attn(flash_attn_varlen_func), "flash_attn.flash_attn_varlen_func"
     return _varlen(varlen_attn), "torch.nn.attention.varlen"
@@ -113,8 +113,8 @@ def _heads_last(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor
     """[1, H, T, D] to [T, H, D], values padded to the width of the keys (some models have narrower ones, the kernels have not)."""
     if q.dtype not in (torch.bfloat16, torch.float16):
         raise UserError(
-            f"fused attention computes in bfloat16 or float16, and the model runs in {q.dtype}.",
-            "Use --dtype bf16, or --kernels reference.",
+            f"fused attention computes in bfloat16 or float16, and the model runs in {q.dtype}",
+            "use --dtype bf16, or --kernels reference",
         )
     v = F.pad(v, (0, q.shape[-1] - v.shape[-1]))
     return q[0].transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1)

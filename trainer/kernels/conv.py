@@ -108,7 +108,7 @@ def load_fused() -> tuple[ConvKernel, str]:
     except (ImportError, OSError, RuntimeError) as error:
         raise UserError(
             f"the fused short convolution cannot be loaded: {type(error).__name__}: {error} (torch {torch.__version__})",
-            "Install it with `pip install flash-linear-attention`, or run with --kernels reference.",
+            "install it with `pip install flash-linear-attention`, or run with --kernels reference",
         ) from error
 
     def fused(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, *, segments: Segments) -> Tensor:

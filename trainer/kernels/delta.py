@@ -132,7 +132,7 @@ def load_fused() -> tuple[DeltaKernel, str]:
     except (ImportError, OSError, RuntimeError) as error:
         raise UserError(
             f"the fused gated delta rule cannot be loaded: {type(error).__name__}: {error} (torch {torch.__version__})",
-            "Install it with `pip install flash-linear-attention`, or run with --kernels reference.",
+            "install it with `pip install flash-linear-attention`, or run with --kernels reference",
         ) from error
 
     def fused(

@@ -1,0 +1,229 @@
+"""What ends a run, or might, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from packer.errors import UserError
+from tests.support import ROOT
+from tests.trainer.shards_fixture import Example, random_rows, write_corpus, write_model
+from tests.trainer.test_run import await_path, losses, options, started
+from trainer import RunConfig, run
+from trainer import loader as loader_module
+from trainer.metrics import MetricsFile
+from trainer.run_folder import held
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("kept")
+    write_corpus(path / "packed", rows=random_rows(21, seed=0))
+    write_model(path / "tiny")
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> list[float]:
+    assert run(RunConfig(**options(folder, "whole"))) == 0  # type: ignore[arg-type]
+    return losses(folder, "whole")
+
+
+def saved(folder: Path, out: str) -> list[str]:
+    return sorted(path.name for path in (folder / out / "checkpoints").iterdir())
+
+
+def test_a_reader_that_goes_away_does_not_end_a_run(folder: Path, whole: list[float]) -> None:
+    process = started(options(folder, "unread"))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert err.count("standard output is lost") == 1
+    assert len(err.splitlines()) == 1, err
+    assert losses(folder, "unread") == whole
+
+
+def test_a_log_on_a_full_disk_does_not_end_a_run(folder: Path, whole: list[float]) -> None:
+    chosen = options(folder, "fulllog")
+    flags = [part for name, value in chosen.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    with open("/dev/full", "w") as log:
+        result = subprocess.run(
+            [sys.executable, "-m", "trainer", "run", *flags],
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=90,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    assert (result.returncode, result.stderr.count("note: ")) == (0, 1), result.stderr
+    assert losses(folder, "fulllog") == whole
+
+
+def test_a_row_found_broken_on_the_way_leaves_a_checkpoint_of_the_steps_before(
+    folder: Path, whole: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, made = loader_module.read_pass, iter(range(10**6))
+
+    def breaking(*given: object, **options: object) -> object:
+        if next(made) == 4 * 5 + 1:  # in the sixth step
+            raise UserError("shard-00000.arrow, row 3: broken", "mend it")
+        return original(*given, **options)  # type: ignore[arg-type]
+
+    chosen = RunConfig(**options(folder, "broken", save_every=0))  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setattr(loader_module, "read_pass", breaking)
+        with pytest.raises(UserError, match="row 3: broken"):
+            run(chosen)
+    assert saved(folder, "broken") == ["step-000005"]
+    assert run(chosen) == 0
+    assert losses(folder, "broken") == whole
+
+
+def test_metrics_that_cannot_be_written_end_a_run_in_two_lines_and_a_checkpoint(
+    folder: Path, whole: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = MetricsFile.add_step
+
+    def filling(self: MetricsFile, metrics: object) -> None:
+        if metrics.step == 3:  # type: ignore[attr-defined]
+            self._path = Path("/dev/full")
+        original(self, metrics)  # type: ignore[arg-type]
+
+    chosen = RunConfig(**options(folder, "full"))  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricsFile, "add_step", filling)
+        with pytest.raises(UserError, match=r"cannot be written \(No space left"):
+            run(chosen)
+    assert saved(folder, "full") == ["step-000003"]
+    assert run(chosen) == 0
+    assert losses(folder, "full") == [*whole[:2], *whole[3:]]  # the one line that had no room
+
+
+def test_a_closed_terminal_saves_first(folder: Path) -> None:
+    process = started(options(folder, "hangup", save_every=0, steps=4000))
+    await_path(folder / "hangup" / "metrics.jsonl", process)
+    while not losses(folder, "hangup"):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 129, err
+    assert "stopped SIGHUP after step" in out
+    assert len(saved(folder, "hangup")) == 1
+
+
+def test_nohup_is_respected() -> None:
+    from trainer.interrupts import Interrupts
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupts.signal == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_folder_is_written_by_one_run_at_a_time(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with held(out), pytest.raises(UserError, match="another run is writing here"):
+        run(RunConfig(**{**options(folder, "x"), "out": str(out)}))  # type: ignore[arg-type]
+    assert run(RunConfig(**{**options(folder, "x"), "out": str(out), "steps": 1})) == 0  # type: ignore[arg-type]
+
+
+def test_a_step_without_targets_is_met_before_the_first_step(tmp_path: Path) -> None:
+    silent = Example(ids=(5, 6, 7), mask=(False, False, False))
+    write_corpus(tmp_path / "packed", rows=[*random_rows(11, seed=0), [silent]])
+    write_model(tmp_path / "tiny")
+    with pytest.raises(UserError, match=r"step \d+: none of its rows has a token to train on \(rows 11\)"):
+        run(RunConfig(**options(tmp_path, "none", rows_per_step=1)))  # type: ignore[arg-type]
+    assert not (tmp_path / "none" / "metrics.jsonl").exists()
+    with pytest.raises(UserError, match="none of its rows"):
+        run(RunConfig(**options(tmp_path, "none", rows_per_step=1, skip_rows=(3,), steps=100)))  # type: ignore[arg-type]
+    assert run(RunConfig(**options(tmp_path, "none", rows_per_step=2, steps=1))) == 0  # type: ignore[arg-type]
+
+
+def test_lines_of_metrics_that_are_not_ours_are_cut_and_counted(tmp_path: Path) -> None:
+    good = [json.dumps({"step": step, "loss": 2.0}) for step in (1, 2)]
+    bad = ["", "{", "[]", "17", '{"step": "1"}', '{"loss": 1.0}', '{"step": 1, "loss": "x"}', "\ufffd\u2028"]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([good[0], *bad, good[1]]) + "\n")
+    file = MetricsFile(tmp_path, after=9)
+    assert file.unreadable == len(bad)
+    assert (tmp_path / "metrics.jsonl").read_text().splitlines() == good
+    assert file.first_loss() == 2.0
+
+
+def test_dropout_is_said_at_start(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"model_type": "gpt2", "vocab_size": 112, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
+    config |= {"resid_pdrop": 0.1, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert run(RunConfig(**options(folder, "drop", steps=1, model=str(tmp_path)))) == 0  # type: ignore[arg-type]
+    assert "dropout is on: 2 × Dropout (p 0.1)" in capsys.readouterr().out
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_with_step_and_rows(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer import step as step_module
+
+    original, made = step_module.loss_of, iter(range(10**6))
+    # The sixth pass, so in the second step of four.
+    monkeypatch.setattr(
+        step_module, "loss_of", lambda model, batch: original(model, batch) * (float("nan") if next(made) == 5 else 1.0)
+    )
+    with pytest.raises(
+        UserError,
+        match=r"step 2: the gradient is not finite; its update was not made \(1 skipped.*Rows: \d+, \d+, \d+, \d+$",
+    ):
+        run(RunConfig(**{**options(folder, "x"), "out": str(tmp_path / "nan"), "log_every": 4}))  # type: ignore[arg-type]
+    # What was learnt is kept, and that one update is missing is kept with it.
+    saved = tmp_path / "nan" / "checkpoints" / "step-000004" / "run.json"
+    assert json.loads(saved.read_text())["skipped"] == 1
+
+
+def test_a_run_stopped_by_its_first_bad_step_stands_before_it(
+    folder: Path, whole: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer import step as step_module
+
+    original, made = step_module.loss_of, iter(range(10**6))
+    monkeypatch.setattr(
+        step_module,
+        "loss_of",
+        lambda model, batch: original(model, batch) * (float("nan") if next(made) in range(4, 8) else 1.0),
+    )
+    chosen = RunConfig(**{**options(folder, "x"), "out": str(tmp_path / "nan")})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="step 2: the gradient is not finite"):
+        run(chosen)
+    assert [path.name for path in (tmp_path / "nan" / "checkpoints").iterdir()] == ["step-000001"]
+    assert run(chosen) == 0
+    assert losses(tmp_path, "nan") == whole
+
+
+def test_a_checkpoint_that_found_no_room_is_not_tried_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainer import checkpoint
+
+    tried = []
+
+    def full(*_: object, **__: object) -> Path:
+        tried.append(1)
+        raise UserError("no space left", "free space")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(UserError, match="no space left"):
+        run(RunConfig(**options(folder, "noroom")))  # type: ignore[arg-type]
+    assert len(tried) == 1
+    assert "steps after 0 are not saved" in capsys.readouterr().out

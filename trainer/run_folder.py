@@ -1,0 +1,65 @@
+"""A run's folder: made, held by one run at a time, and its config.toml. Knows nothing of torch.
+
+with held(Path("runs/first")): ...
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from packer.console import to_toml
+from packer.errors import UserError
+from packer.files import write_text
+from trainer.config import RunConfig
+
+
+def check_folder(folder: Path) -> None:
+    """Raises UserError where the folder could not be made or written; makes nothing."""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise UserError(f"{folder}: cannot be written ({there} is not a folder)", "give another --out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{folder}: cannot be written (no permission in {there})", "give another --out")
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Makes the folder and holds it while inside; raises UserError where it cannot be written or another run holds it.
+
+    The lock is the system's, on the folder itself: it ends with the process, however that ends, and leaves no file behind.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror})", "give another --out") from None
+    try:
+        check_folder(folder)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # Some network file systems know no locks: a run there is not refused for it.
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise UserError(
+                    f"{folder}: another run is writing here",
+                    "wait for it or stop it, or give this run another --out",
+                ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_options(folder: Path, config: RunConfig) -> None:
+    """config.toml, without --resume: that says how this run came about, not what it is."""
+    options = {name: value for name, value in config.options().items() if name != "resume"}
+    try:
+        write_text(folder / "config.toml", to_toml(options))
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror})", "give another --out") from None

@@ -1,0 +1,80 @@
+"""Whether the ids in the shards are the ids of this model: its tokenizer against the one that made them.
+
+An id past the embedding is noticed anyway; a tokenizer of the same size whose ids mean other words is not, and the loss still falls.
+`tokenizer.json` decides ids, so it is what is compared: byte for byte, and where that differs, part by part (libraries write it in their own
+order and spelling, and what they add at the ends or pad to has no part in packed rows).
+
+    for label, text in check_tokenizer(prepared, fetch=True): ...
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from packer.digest import digest_file
+from packer.errors import UserError
+from trainer.prepare import Prepared
+from trainer.source import model_file
+
+_PARTS = ("model", "added_tokens", "normalizer", "pre_tokenizer")
+
+
+def check_tokenizer(prepared: Prepared, *, fetch: bool) -> list[tuple[str, str]]:
+    """What is to be said, as (label, text); raises UserError where the model's tokenizer is not that of the shards."""
+    if not prepared.config.tokenizer_check:
+        return [("note", "--no-tokenizer-check: the model's tokenizer was not held against that of the shards")]
+    made = prepared.corpus.folder / "tokenizer"
+    ours = model_file(prepared.model, "tokenizer.json", fetch=fetch)
+    if ours is None or not (made / "tokenizer.json").is_file():
+        lacking = prepared.model if ours is None else str(prepared.corpus.folder)
+        return [("note", f"{lacking} has no tokenizer.json: nothing shows that shards and model have the same ids")]
+    if digest_file(ours) != digest_file(made / "tokenizer.json"):
+        part = _first_difference(ours, made / "tokenizer.json")
+        if part is not None:
+            raise UserError(
+                f"{ours}: not the tokenizer of {prepared.corpus.folder} ({part} differs): its ids would mean other tokens to this model",
+                "build the shards with this model's own tokenizer, or --no-tokenizer-check where the ids are known to agree",
+            )
+    template, theirs = _template(made), _template(ours.parent)
+    if template is not None and theirs is not None and template != theirs:
+        return [("note", f"{prepared.model} has another chat template than the shards were rendered with")]
+    return []
+
+
+def _first_difference(ours: Path, theirs: Path) -> str | None:
+    one, other = _read(ours), _read(theirs)
+    return next((part for part in _PARTS if _plain(one.get(part)) != _plain(other.get(part))), None)
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path}: not readable ({error})", "restore the file, or --no-tokenizer-check") from None
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: not a JSON object", "restore the file, or --no-tokenizer-check")
+    return document
+
+
+def _plain(part: object) -> object:
+    """Merges are written as "a b" by older libraries and as ["a", "b"] by newer ones; what is absent is what is null or empty."""
+    if not isinstance(part, dict):
+        return part or None
+    plain = {key: value for key, value in part.items() if value not in (None, False, "", [])}
+    merges = plain.get("merges")
+    if isinstance(merges, list):
+        plain["merges"] = [" ".join(map(str, merge)) if isinstance(merge, list) else merge for merge in merges]
+    return plain
+
+
+def _template(folder: Path) -> str | None:
+    path = folder / "chat_template.jinja"
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+        said = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        found = said.get("chat_template") if isinstance(said, dict) else None
+        return found if isinstance(found, str) else None
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+        return None  # the template decides nothing here; a missing one only costs the note
