@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packer.digest import digest_file, digest_words
+from packer.digest import digest_files
 from packer.encoders import Encoder, Flat, Reference
 from packer.errors import UserError
 from packer.types import Int32Array, Int64Array
@@ -87,8 +87,7 @@ class Tokenizer:
     @property
     def digest(self) -> str:
         """Of the tokenizer's files by name and content, and of nothing else (not of the folder's place)."""
-        files = tokenizer_files(self.folder)
-        return digest_words(word for file in files for word in (file.name, digest_file(file)))
+        return digest_files(tokenizer_files(self.folder))
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._backend.decode(list(ids), skip_special_tokens=False))

@@ -15,7 +15,7 @@ PURE = ("plan", "layout", "order", "ledger", "savings", "schema", "types")
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
     "fsspec": {"packer/source.py", "packer/readers.py"},
-    "huggingface_hub": {"packer/source.py", "packer/tokenizer.py", "trainer/model.py"},
+    "huggingface_hub": {"packer/source.py", "packer/tokenizer.py", "trainer/source.py", "trainer/library.py"},
     "tokenizers": {"packer/tokenizer.py", "packer/encoders.py"},
     "splintr": {"packer/encoders.py"},
     "fastokens": {"packer/encoders.py"},

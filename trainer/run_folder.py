@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,8 +46,11 @@ def held(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            # Some network file systems know no locks: a run there is not refused for it.
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                # Some network file systems know no locks: a run there is not refused for it.
+                note = f"{folder} cannot be locked ({error.strerror}): take care that no other run writes there"
+                print(f"note    {note}", file=sys.stderr, flush=True)
+            else:
                 raise UserError(
                     f"{folder}: another run is writing here",
                     "wait for it or stop it, or give this run another --out",
