@@ -87,6 +87,11 @@ def _segments(text: str) -> int | None:
     help="How rows are read: auto, messages, sharegpt, prompt-completion, instruction or text. auto takes the first that a row has the columns of.",
 )
 @click.option("--column", help="Column that holds the messages (or the text).  [default: as the format has it]")
+@click.option(
+    "--empty-answers",
+    default="drop",
+    help="A conversation in which the assistant once says nothing: drop it, mask that turn, or keep (learn) it.",
+)
 @click.option("--tokenizer", default="Qwen/Qwen3.8-27B", help="Hub name, or a folder with a tokenizer.json.")
 @click.option(
     "--chat-template", type=click.Path(path_type=Path), help="Jinja template to use instead of the tokenizer's."

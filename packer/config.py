@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from packer.controls import Policy
+from packer.conversation import EmptyAnswers
 from packer.encoders import EncoderName
 from packer.errors import UserError
 from packer.formats import Format, Layout
@@ -39,6 +40,7 @@ class BuildConfig:
     limit: int | None = None
     format: Format = "auto"
     column: str | None = None
+    empty_answers: EmptyAnswers = "drop"
     tokenizer: str = DEFAULT_TOKENIZER
     chat_template: Path | None = None
     template_date: datetime.date | None = None
@@ -102,6 +104,7 @@ class BuildConfig:
             ("--overlong", self.overlong, get_args(Overlong)),
             ("--format", self.format, get_args(Format)),
             ("--encoder", self.encoder, get_args(EncoderName)),
+            ("--empty-answers", self.empty_answers, get_args(EmptyAnswers)),
             ("--control-tokens", self.control_tokens, get_args(Policy)),
         ):
             if value not in known:
@@ -126,7 +129,7 @@ class BuildConfig:
 
     @property
     def policies(self) -> Policies:
-        layout = Layout(format=self.format, column=self.column)
+        layout = Layout(format=self.format, column=self.column, empty_answers=self.empty_answers)
         return Policies(layout=layout, train_on=self.train_on, control_tokens=self.control_tokens)
 
     def row_options(self) -> dict[str, str | int]:
@@ -134,6 +137,7 @@ class BuildConfig:
         return {
             "column": self.column or "",
             "control_tokens": self.control_tokens,
+            "empty_answers": self.empty_answers,
             "eval_fraction": str(self.eval_fraction),
             "format": self.format,
             "limit": self.limit or 0,

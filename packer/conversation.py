@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 # JSON as a template sees it.
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
@@ -41,11 +42,16 @@ class Rejected(Exception):  # noqa: N818  # a verdict, not an error
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
-    """What goes to the chat template. Messages before `first_target` are never trained on (the prompt of a prompt and completion)."""
+    """What goes to the chat template.
+
+    Messages before `first_target` are never trained on (the prompt of a prompt and completion), nor are those in `masked` (empty answers, where they
+    were to be kept and not learnt).
+    """
 
     messages: tuple[Message, ...]
     tools: Json = None
     first_target: int = 0
+    masked: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +62,12 @@ class PlainText:
     completion: str
 
 
-def conversation(raw: object, *, tools: object = None, first_target: int = 0) -> Conversation:
+EmptyAnswers = Literal["drop", "mask", "keep"]
+
+
+def conversation(
+    raw: object, *, tools: object = None, first_target: int = 0, empty_answers: EmptyAnswers = "drop"
+) -> Conversation:
     """A list of raw messages as a conversation, or Rejected with why not."""
     if not isinstance(raw, list):
         raise Rejected("bad_message", f"the messages are {kind_of(raw)}, not a list")
@@ -65,10 +76,19 @@ def conversation(raw: object, *, tools: object = None, first_target: int = 0) ->
     messages = tuple(_message(message, place) for place, message in enumerate(raw))
     if not any(message["role"] == "assistant" for message in messages[first_target:]):
         raise Rejected("no_answer", "no message of the assistant to train on")
-    for place, message in enumerate(messages):
-        if message["role"] == "assistant" and not message.get("tool_calls") and not str(message["content"]).strip():
-            raise Rejected("empty_answer", f"message {place}: the assistant says nothing")
-    return Conversation(messages=messages, tools=_tools(tools), first_target=first_target)
+    empty = [
+        place
+        for place, message in enumerate(messages)
+        if message["role"] == "assistant" and not message.get("tool_calls") and not str(message["content"]).strip()
+    ]
+    if empty and empty_answers == "drop":
+        raise Rejected("empty_answer", f"message {empty[0]}: the assistant says nothing")
+    return Conversation(
+        messages=messages,
+        tools=_tools(tools),
+        first_target=first_target,
+        masked=frozenset(empty) if empty_answers == "mask" else frozenset(),
+    )
 
 
 def text_of(value: object, column: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from packer.conversation import Conversation, PlainText, Rejected, conversation, kind_of, text_of
+from packer.conversation import Conversation, EmptyAnswers, PlainText, Rejected, conversation, kind_of, text_of
 
 Format = Literal["auto", "messages", "sharegpt", "prompt-completion", "instruction", "text"]
 
@@ -39,11 +39,13 @@ class Layout:
 
     `messages` (list of messages), `conversations` (ShareGPT), `prompt` and `completion` (two texts, or two lists of messages), `instruction` (with
     `input`) and `output` (or `response`), `text`. Any other format is taken whatever else the row holds. column: another name for the column of
-    `messages`, `sharegpt` or `text`; with "auto" it holds messages.
+    `messages`, `sharegpt` or `text`; with "auto" it holds messages. empty_answers: a conversation in which the assistant once says nothing is left out
+    ("drop"), or goes in and that turn is no target ("mask"), or is one ("keep").
     """
 
     format: Format = "auto"
     column: str | None = None
+    empty_answers: EmptyAnswers = "drop"
 
     @property
     def columns(self) -> frozenset[str]:
@@ -60,13 +62,19 @@ def canonical(row: object, layout: Layout) -> Conversation | PlainText:
         raise Rejected("not_an_object", f"the row is {kind_of(row)}, not an object")
     form = _format_of(row, layout)
     if form == "messages":
-        return conversation(_column(row, layout.column or "messages"), tools=row.get("tools"))
+        return conversation(
+            _column(row, layout.column or "messages"), tools=row.get("tools"), empty_answers=layout.empty_answers
+        )
     if form == "sharegpt":
-        return conversation(_from_sharegpt(_column(row, layout.column or "conversations"), row), tools=row.get("tools"))
+        return conversation(
+            _from_sharegpt(_column(row, layout.column or "conversations"), row),
+            tools=row.get("tools"),
+            empty_answers=layout.empty_answers,
+        )
     if form == "prompt-completion":
-        return _prompt_completion(_column(row, "prompt"), _column(row, "completion"), row)
+        return _prompt_completion(_column(row, "prompt"), _column(row, "completion"), row, layout)
     if form == "instruction":
-        return conversation(_from_instruction(row), tools=row.get("tools"))
+        return conversation(_from_instruction(row), tools=row.get("tools"), empty_answers=layout.empty_answers)
     text = text_of(_column(row, layout.column or "text"), "text")
     if not text.strip():
         raise Rejected("empty", "the text is empty")
@@ -134,12 +142,19 @@ def _from_instruction(row: Mapping[object, object]) -> object:
     return messages
 
 
-def _prompt_completion(prompt: object, completion: object, row: Mapping[object, object]) -> Conversation | PlainText:
+def _prompt_completion(
+    prompt: object, completion: object, row: Mapping[object, object], layout: Layout
+) -> Conversation | PlainText:
     if isinstance(prompt, list) and isinstance(completion, list):
-        return conversation([*prompt, *completion], tools=row.get("tools"), first_target=len(prompt))
+        return conversation(
+            [*prompt, *completion], tools=row.get("tools"), first_target=len(prompt), empty_answers=layout.empty_answers
+        )
     if isinstance(prompt, list) and isinstance(completion, str):
         return conversation(
-            [*prompt, {"role": "assistant", "content": completion}], tools=row.get("tools"), first_target=len(prompt)
+            [*prompt, {"role": "assistant", "content": completion}],
+            tools=row.get("tools"),
+            first_target=len(prompt),
+            empty_answers=layout.empty_answers,
         )
     text = PlainText(prompt=text_of(prompt, "prompt"), completion=text_of(completion, "completion"))
     if not text.completion.strip():

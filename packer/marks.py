@@ -64,6 +64,10 @@ def render(
     `literal_marks`; None: nothing is. Raises Rejected with template_refused, private_use, marks_refused or no_terminator.
     """
     messages, tools = conversation.messages, conversation.tools
+    if template.has_generation_tags and conversation.masked:
+        raise Rejected(
+            "empty_answer", "the assistant once says nothing, and the template's tags do not say which turn that is"
+        )
     if template.has_generation_tags and ANY.search(json.dumps([messages, tools], ensure_ascii=False)):
         raise _private_use()
     plain = template.run(messages, tools=tools)
@@ -113,8 +117,9 @@ def render(
         raise refused("the assistant's text")
     silent = tuple(not messages[place]["content"] for place in places)
     rendered = read_marks(marked_text, silent, facts if others else replace(facts, stops=()))
-    first = sum(place < conversation.first_target for place in places)
-    return Rendered(text=rendered.text, turns=rendered.turns[first:], literal=rendered.literal)
+    trained = [place >= conversation.first_target and place not in conversation.masked for place in places]
+    turns = tuple(turn for turn, its in zip(rendered.turns, trained, strict=True) if its)
+    return Rendered(text=rendered.text, turns=turns, literal=rendered.literal)
 
 
 def _private_use() -> Rejected:

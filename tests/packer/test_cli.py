@@ -53,6 +53,7 @@ def two_lines(run: subprocess.CompletedProcess[str], status: int = 2) -> tuple[s
         ((*BUILD, "--train-on", "user"), "--train-on user: must be one of assistant, last, all", "try --train-on assistant"),
         ((*BUILD, "--overlong", "cut"), "--overlong cut: must be one of drop, truncate, split, error", "try --overlong drop"),
         ((*BUILD, "--format", "alpaca"), "--format alpaca: must be one of auto, messages, sharegpt, prompt-completion, instruction, text", "try --format auto"),
+        ((*BUILD, "--empty-answers", "skip"), "--empty-answers skip: must be one of drop, mask, keep", "try --empty-answers drop"),
         ((*BUILD, "--control-tokens", "drop"), "--control-tokens drop: must be one of split, reject, keep", "try --control-tokens split"),
         ((*BUILD, "--template-date", "today"), "--template-date today: not a date", "write it as --template-date 2026-01-31"),
         ((*BUILD, "--workers", "-1"), "--workers -1: must be 0 (a worker a core) or more", "leave it out"),

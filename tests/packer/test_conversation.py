@@ -63,6 +63,12 @@ def test_roles_go_by_their_usual_names_in_any_case(role: str) -> None:
     assert canonical({"messages": [{"role": role, "content": "q"}, ANSWER]}, Layout()).messages[0]["role"] == "user"
 
 
+@pytest.mark.parametrize("role", ["tool", "function", "observation", "Tool "])
+def test_what_a_tool_answers_is_a_tools_whatever_it_is_called(role: str) -> None:
+    row = {"messages": [USER, ANSWER, {"role": role, "content": "3 C"}, ANSWER]}
+    assert messages_of(row)[2] == ("tool", "3 C")
+
+
 def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"text": "b"}, "c"]
     assert (

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 
 from packer.conversation import Rejected
 from packer.errors import UserError
+from packer.formats import Layout
 from packer.render import Example, Policies, Renderer
 from packer.template import CLOSE, OPEN, ChatTemplate
 from packer.tokenizer import Tokenizer, load_tokenizer
@@ -545,3 +546,32 @@ def test_any_json_value_is_an_example_or_a_verdict(rows: list[object], train_on:
         assert outcome.loss_mask.any()
         assert not outcome.loss_mask[0]
         assert all(0 < end <= len(outcome.ids) for end in outcome.turn_ends.tolist())
+
+
+def test_an_empty_answer_can_be_kept_without_being_learnt(tiny: Tokenizer) -> None:
+    row = chat("q", "", "q", "said")
+
+    def outcome(template: str, empty: str) -> Example | Rejected:
+        policies = Policies(layout=Layout(empty_answers=empty))
+        source = ChatTemplate(template, special_tokens={})
+        return Renderer(tiny, source, policies).examples([row])[0]
+
+    dropped, masked, kept = (outcome(CHATML, empty) for empty in ("drop", "mask", "keep"))
+    assert isinstance(dropped, Rejected)
+    assert dropped.reason == "empty_answer"
+    assert tiny.decode(one(masked).ids[one(masked).loss_mask].tolist()) == "said<|im_end|>"
+    assert tiny.decode(one(kept).ids[one(kept).loss_mask].tolist()) == "<|im_end|>said<|im_end|>"
+    assert one(masked).ids.tolist() == one(kept).ids.tolist()
+    tagged = outcome(TAGGED, "mask")
+    assert isinstance(tagged, Rejected)
+    assert tagged.reason == "empty_answer"
+
+
+def test_the_end_of_a_turn_is_the_templates_and_not_the_tokenizers_eos() -> None:
+    """A base model's tokenizer with a chat template: generation must stop at the template's terminator."""
+    base = load_tokenizer(str(TINY))
+    base.eos_id, base.eos_text = base.token_id("<|endoftext|>"), "<|endoftext|>"
+    made = renderer(base, CHATML)
+    assert made.stop_ids == (base.token_id("<|im_end|>"),)
+    example = one(made.examples([chat("q", "a")])[0])
+    assert example.ids[example.loss_mask][-1] == base.token_id("<|im_end|>")
