@@ -21,6 +21,7 @@ import pyarrow as pa
 import xxhash
 
 from packer.errors import UserError
+from packer.network import first_line, unreachable
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
@@ -72,7 +73,7 @@ def size_of(path: str) -> int | None:
     try:
         system, name = fsspec.url_to_fs(path)
         return int(system.size(name))
-    except (OSError, ValueError, ImportError, TypeError):
+    except unreachable(ValueError, ImportError, TypeError):
         return None
 
 
@@ -88,12 +89,15 @@ def open_binary(path: str) -> Iterator[BinaryIO]:
         with fsspec.open(path, "rb", compression="infer") as file:
             # zstandard's reader does not know lines.
             yield io.BufferedReader(file) if path.endswith(".zst") else file
-    except (OSError, EOFError) as error:
-        raise UserError(f"{path}: {_why(error)}", "check that the file is there, whole, and may be read") from None
+    except unreachable(EOFError) as error:
+        raise UserError(
+            f"{path}: {first_line(error)}", "check that the file is there, whole, and may be read"
+        ) from None
     except (ValueError, ImportError) as error:
         # A compression or a protocol whose package is not installed.
         raise UserError(
-            f"{path}: cannot be opened ({_why(error)})", "install the package that it names, or unpack the file first"
+            f"{path}: cannot be opened ({first_line(error)})",
+            "install the package that it names, or unpack the file first",
         ) from None
 
 
@@ -104,8 +108,8 @@ def digest(path: str) -> str:
         with fsspec.open(path, "rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 state.update(block)
-    except OSError as error:
-        raise UserError(f"{path}: {_why(error)}", "check that the file is there and may be read") from None
+    except unreachable() as error:
+        raise UserError(f"{path}: {first_line(error)}", "check that the file is there and may be read") from None
     return state.hexdigest()
 
 
@@ -171,7 +175,7 @@ def _parquet(path: str, file: BinaryIO, columns: Collection[str]) -> Iterator[Ra
         batches = parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted)
         yield from _rows(base_name(path), batches, names, share)
     except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: not a readable Parquet file ({_why(error)})", _COPY_HINT) from None
+        raise UserError(f"{path}: not a readable Parquet file ({first_line(error)})", _COPY_HINT) from None
 
 
 def _arrow(path: str, file: BinaryIO, columns: Collection[str]) -> Iterator[RawRow]:
@@ -191,7 +195,9 @@ def _arrow(path: str, file: BinaryIO, columns: Collection[str]) -> Iterator[RawR
             base_name(path), (piece for batch in batches for piece in _pieces(batch.select(wanted))), names
         )
     except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: neither a whole Arrow file nor an Arrow stream ({_why(error)})", _COPY_HINT) from None
+        raise UserError(
+            f"{path}: neither a whole Arrow file nor an Arrow stream ({first_line(error)})", _COPY_HINT
+        ) from None
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -215,7 +221,7 @@ def _python(batch: pa.RecordBatch) -> list[object]:
         return [without_nulls(value) if value else value for value in batch.to_pylist()]
     except (ValueError, OverflowError, pa.ArrowException) as error:
         if len(batch) == 1:
-            return [NotJsonError(f"cannot be read ({_why(error)})")]
+            return [NotJsonError(f"cannot be read ({first_line(error)})")]
         return [value for start in range(len(batch)) for value in _python(batch.slice(start, 1))]
 
 
@@ -229,9 +235,3 @@ def without_nulls(value: object) -> object:
     if isinstance(value, list):
         return [without_nulls(item) for item in value]
     return value
-
-
-def _why(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -15,6 +15,7 @@ from pathlib import Path
 import fsspec
 
 from packer.errors import UserError
+from packer.network import first_line, unreachable
 from packer.readers import (
     COMPRESSED,
     ROWS_AT_ONCE,
@@ -131,11 +132,11 @@ def _remote_files(name: str) -> list[str]:
             found = [path]
     except (ImportError, ValueError) as error:
         raise UserError(
-            f"{name}: {_first_line(error)}", f"install the package that reads {protocol}:// addresses"
+            f"{name}: {first_line(error)}", f"install the package that reads {protocol}:// addresses"
         ) from None
-    except OSError as error:
+    except unreachable() as error:
         raise UserError(
-            f"{name}: cannot be reached ({_first_line(error)})", "check the address, the network and your credentials"
+            f"{name}: cannot be reached ({first_line(error)})", "check the address, the network and your credentials"
         ) from None
     return _of_kind(name, [f"{protocol}://{file.removeprefix(f'{protocol}://')}" for file in found])
 
@@ -156,13 +157,13 @@ def _readable(path: str) -> str:
 def _commit(name: str, revision: str | None) -> str | None:
     """The commit that a hub revision stands for today, so that the same name tomorrow is known to be other data; the revision where nobody answers."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import HFValidationError
 
     try:
         return HfApi().dataset_info(name, revision=revision, timeout=10).sha or revision
     except HFValidationError:
         raise UserError(f"{name}: neither a file nor a hub name", _LOCAL_HINT) from None
-    except (HfHubHTTPError, OSError):
+    except unreachable():
         # `datasets` may have it in its cache, and otherwise says best what is wrong.
         return revision
 
@@ -182,7 +183,7 @@ def _read_hub(source: SourceSpec, columns: Collection[str]) -> Iterator[RawRow]:
     where = f"{source.name} (split {source.split})"
     local_hint = "without a network, download it elsewhere and name its files: packer build chats.jsonl -o data/packed"
     import datasets
-    import huggingface_hub.errors
+    import huggingface_hub
 
     datasets.disable_progress_bars()
     huggingface_hub.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # untyped there
@@ -190,14 +191,14 @@ def _read_hub(source: SourceSpec, columns: Collection[str]) -> Iterator[RawRow]:
         rows = datasets.load_dataset(source.name, split=source.split, revision=source.revision)
     except datasets.exceptions.DatasetNotFoundError as error:
         raise UserError(
-            f"{where}: not on the hub, or not open to you ({_first_line(error)})",
+            f"{where}: not on the hub, or not open to you ({first_line(error)})",
             f"check the name, or `hf auth login`; {local_hint}",
         ) from None
-    except (ConnectionError, OSError, huggingface_hub.errors.HfHubHTTPError) as error:
-        raise UserError(f"{where}: the hub cannot be reached ({_first_line(error)})", local_hint) from None
+    except unreachable() as error:
+        raise UserError(f"{where}: the hub cannot be reached ({first_line(error)})", local_hint) from None
     except (ValueError, datasets.exceptions.DatasetsError) as error:
         raise UserError(
-            f"{where}: {_first_line(error)}", "check --split and --revision against the data set's page"
+            f"{where}: {first_line(error)}", "check --split and --revision against the data set's page"
         ) from None
     wanted = [name for name in rows.column_names if name in columns]
     rows = rows.select_columns(wanted) if wanted else rows
@@ -208,8 +209,3 @@ def _read_hub(source: SourceSpec, columns: Collection[str]) -> Iterator[RawRow]:
             value = without_nulls(dict(zip(names, values, strict=True)))
             yield RawRow(number=number, place=f"{source.split} row {number}", value=value)
             number += 1
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]

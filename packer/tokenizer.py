@@ -22,6 +22,7 @@ import numpy as np
 from packer.digest import digest_files
 from packer.encoders import Encoder, Flat, Reference
 from packer.errors import UserError
+from packer.network import first_line, unreachable
 from packer.types import Int32Array, Int64Array
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> Tokenizer:
         inner = PreTrainedTokenizerFast.from_pretrained(folder)
     except (ValueError, OSError, TypeError, json.JSONDecodeError) as error:
         raise UserError(
-            f"--tokenizer {name}: cannot be loaded ({_first_line(error)})",
+            f"--tokenizer {name}: cannot be loaded ({first_line(error)})",
             "check its tokenizer.json and tokenizer_config.json",
         ) from None
     return Tokenizer(
@@ -209,16 +210,16 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> Tokenizer:
 
 def _download(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError
 
     hint = "give a folder that holds its tokenizer.json: packer build --tokenizer path/to/tokenizer …"
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
     except HFValidationError as error:
-        raise UserError(f"--tokenizer {name}: neither a folder nor a hub name ({_first_line(error)})", hint) from None
-    except (LocalEntryNotFoundError, HfHubHTTPError, ConnectionError, OSError) as error:
+        raise UserError(f"--tokenizer {name}: neither a folder nor a hub name ({first_line(error)})", hint) from None
+    except unreachable() as error:
         raise UserError(
-            f"--tokenizer {name}: the hub cannot be reached, or has no such model ({_first_line(error)})", hint
+            f"--tokenizer {name}: the hub cannot be reached, or has no such model ({first_line(error)})", hint
         ) from None
 
 
@@ -273,8 +274,3 @@ def _adds_space(pre_tokenizer: dict[str, Any]) -> bool:
     return bool(pre_tokenizer.get("add_prefix_space")) or (
         isinstance(parts, list) and any(_adds_space(part) for part in parts)
     )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]

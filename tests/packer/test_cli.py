@@ -225,3 +225,28 @@ def test_a_template_past_pythons_limits_is_two_lines(packer_cli, tmp_path: Path,
     (tmp_path / "t.jinja").write_text(template)
     error, _ = two_lines(packer_cli(*BUILD, "--chat-template", "t.jinja"))
     assert "the chat template" in error
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        pytest.param("someone/some-chats", marks=pytest.mark.full),  # the hub's own library tries again for 23 s
+        "hf://datasets/someone/some-chats/data.jsonl",
+        "http://127.0.0.1:9/chats.jsonl",
+        "s3://bucket/chats.jsonl",
+    ],
+)
+def test_what_cannot_be_fetched_is_two_lines(packer_cli, dataset: str) -> None:
+    """Nothing listens at the hub's address here, which is what a machine without a network sees."""
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0", "HF_HOME": "hub"}
+    run = packer_cli("build", dataset, "--tokenizer", TINY, "-o", "packed", **nowhere)
+    error, _ = two_lines(run)
+    assert dataset in error
+
+
+@pytest.mark.parametrize("tokenizer", ["someone/some-tokenizer"])
+def test_a_tokenizer_that_cannot_be_fetched_is_two_lines(packer_cli, tokenizer: str) -> None:
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0", "HF_HOME": "hub"}
+    error, hint = two_lines(packer_cli("build", SAMPLE, "--tokenizer", tokenizer, **nowhere))
+    assert error.startswith(f"--tokenizer {tokenizer}: the hub cannot be reached")
+    assert "tokenizer.json" in hint
