@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from packer.arrow import of_numpy, of_words
 from packer.files import write_arrow
 from packer.intake import Examples
 from packer.layout import Placed, lay_out
@@ -129,9 +130,11 @@ def write_examples(out: Path, store: TokenStore, examples: Examples) -> None:
         "copy": examples.copy,
         "tokens": examples.lengths,
         "supervised": examples.supervised,
-        "split": np.where(examples.is_eval, "eval", "train"),
     }
-    arrays = [pa.array(columns[field.name], type=field.type) for field in _EXAMPLES_SCHEMA]
+    split = of_words(examples.is_eval, ("train", "eval"))
+    arrays = [
+        of_numpy(columns[field.name], field.type) if field.name in columns else split for field in _EXAMPLES_SCHEMA
+    ]
     (out / "examples").mkdir(exist_ok=True)
     write_arrow(
         out / "examples" / "part-00000.arrow",

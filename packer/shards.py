@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from packer.arrow import of_numpy
 from packer.digest import digest_file
 from packer.errors import UserError
 from packer.files import write_arrow, write_text  # noqa: F401
@@ -61,17 +62,12 @@ def write_shard(
 def _to_arrow(batch: RowBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for name in _COLUMNS:
-        values, kind = np.ascontiguousarray(getattr(batch, name)), schema.field(name).type
-        if not pa.types.is_fixed_size_list(kind):
-            columns.append(pa.array(values, type=kind))
-            continue
-        flat = values.reshape(-1)
-        if pa.types.is_boolean(kind.value_type):
-            bits = pa.py_buffer(np.packbits(flat, bitorder="little"))
-            items = pa.Array.from_buffers(pa.bool_(), len(flat), [None, bits])
+        values, kind = getattr(batch, name), schema.field(name).type
+        if pa.types.is_fixed_size_list(kind):
+            items = of_numpy(values.reshape(-1), None if pa.types.is_boolean(kind.value_type) else kind.value_type)
+            columns.append(pa.FixedSizeListArray.from_arrays(items, type=kind))
         else:
-            items = pa.array(flat, type=kind.value_type)
-        columns.append(pa.FixedSizeListArray.from_arrays(items, type=kind))
+            columns.append(of_numpy(values, kind))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

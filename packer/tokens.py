@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.arrow import of_numpy, to_numpy
 from packer.files import write_arrow
 from packer.render import Example
 from packer.shards import unpack_bits
@@ -67,13 +68,13 @@ class TokenSlice:
             return pa.Array.from_buffers(STORE_SCHEMA.field(name).type, count, [None, offsets], children=[items])
 
         columns = [
-            pa.array(np.full(count, self.source, dtype=np.int16)),
-            pa.array(self.rows),
-            pa.array(self.is_eval),
-            pa.array(self.copies),
-            lists("input_ids", pa.array(self.ids), self.lengths),
+            of_numpy(np.full(count, self.source, dtype=np.int16)),
+            of_numpy(self.rows),
+            of_numpy(self.is_eval),
+            of_numpy(self.copies),
+            lists("input_ids", of_numpy(self.ids), self.lengths),
             lists("loss_mask", mask, self.lengths),
-            lists("turn_ends", pa.array(self.turn_ends), self.turns),
+            lists("turn_ends", of_numpy(self.turn_ends), self.turns),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=STORE_SCHEMA)
 
@@ -109,7 +110,7 @@ class TokenStore:
                 batch = reader.get_batch(index)
                 ids, mask = batch.column("input_ids"), batch.column("loss_mask")
                 self._batches.append(batch)
-                self._ids.append((ids.values.to_numpy(), ids.offsets.to_numpy(), mask.values))
+                self._ids.append((to_numpy(ids.values), to_numpy(ids.offsets), mask.values))
         self._first = np.cumsum([0, *(len(batch) for batch in self._batches)])
 
     def __len__(self) -> int:
@@ -124,7 +125,7 @@ class TokenStore:
 
     def column(self, name: str) -> np.ndarray:
         """source int16, row int64 or is_eval bool over all conversations."""
-        parts = [batch.column(name).to_numpy(zero_copy_only=False) for batch in self._batches]
+        parts = [to_numpy(batch.column(name)) for batch in self._batches]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
