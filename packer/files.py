@@ -21,9 +21,14 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def temporary_name(name: str) -> str:
+    """What a file is called while it is being written."""
+    return f".{name}.tmp"
+
+
 def write_arrow(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     """Writes an uncompressed Arrow IPC file so that `path` is either whole or absent: temporary file, fsync, rename, fsync of the folder."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(temporary_name(path.name))
     with temporary.open("wb") as file:
         with pa.ipc.new_file(file, schema, options=pa.ipc.IpcWriteOptions(compression=None)) as writer:
             for batch in batches:
@@ -36,7 +41,7 @@ def write_arrow(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text file as `write_arrow` writes: whole or absent."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(temporary_name(path.name))
     with temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.write(text)
         file.flush()

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from packer.errors import UserError
-from packer.files import sync_folder
+from packer.files import sync_folder, temporary_name
 from packer.manifest import MANIFEST_NAME
 
 _CLAIM = ".packer-building"
 _OURS = ("train", "eval", "examples", "tokens", "tokenizer", "rejects.jsonl", "build-log.json")
+# A build that was killed while it wrote one of these leaves it under its temporary name.
+_UNFINISHED = tuple(temporary_name(name) for name in ("rejects.jsonl", "build-log.json", MANIFEST_NAME))
 
 
 @contextmanager
@@ -30,7 +32,7 @@ def claim(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         strangers = sorted(
-            entry.name for entry in folder.iterdir() if entry.name not in (*_OURS, MANIFEST_NAME, _CLAIM)
+            entry.name for entry in folder.iterdir() if entry.name not in (*_OURS, *_UNFINISHED, MANIFEST_NAME, _CLAIM)
         )
         finished, begun = (folder / MANIFEST_NAME).exists(), (folder / _CLAIM).exists()
         if strangers or (any(folder.iterdir()) and not finished and not begun):
@@ -53,7 +55,7 @@ def claim(folder: Path) -> Iterator[None]:
         # The manifest goes first: without it the rest does not look like a finished build.
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
         sync_folder(folder)
-        for name in _OURS:
+        for name in (*_OURS, *_UNFINISHED):
             entry = folder / name
             if entry.is_dir():
                 shutil.rmtree(entry)

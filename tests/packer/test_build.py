@@ -307,6 +307,20 @@ def test_a_build_killed_at_any_moment_leaves_nothing_that_looks_finished(
     assert killed
 
 
+@pytest.mark.parametrize(
+    "left", [".manifest.json.tmp", ".rejects.jsonl.tmp", ".build-log.json.tmp", "tokens/.part-00000.arrow.tmp"]
+)
+def test_what_a_killed_build_was_writing_is_cleared_away(tmp_path: Path, left: str) -> None:
+    """The moment between a file's first byte and its rename is too short to be hit at random."""
+    out = tmp_path / "packed"
+    (out / "tokens").mkdir(parents=True)
+    (out / ".packer-building").touch()
+    (out / left).write_text("half")
+    packer.build(config(out))
+    assert not (out / left).exists()
+    assert not (out / ".packer-building").exists()
+
+
 def test_two_builds_into_one_folder_are_refused(tmp_path: Path) -> None:
     from packer.folder import claim
 
