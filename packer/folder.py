@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from packer.errors import UserError
@@ -63,3 +63,11 @@ def claim(folder: Path) -> Iterator[None]:
                 entry.unlink(missing_ok=True)
         yield
         (folder / _CLAIM).unlink()
+
+
+def settle(folder: Path) -> None:
+    """Takes away the mark of a build that was killed when it was all but done; leaves it where a build is at work or the folder is read-only."""
+    mark = folder / _CLAIM
+    with suppress(OSError), mark.open("r") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mark.unlink()

@@ -22,7 +22,7 @@ from packer.encoders import EncoderDiffersError, reference
 from packer.engine import map_in_order
 from packer.errors import UserError
 from packer.files import write_text
-from packer.folder import claim
+from packer.folder import claim, settle
 from packer.inputs import Inputs, build_log, encode_settings, finished, resolve
 from packer.intake import Examples, Intake, raw_slices
 from packer.manifest import MANIFEST_NAME, Manifest, Masking, Tokenizer, corpus_digest
@@ -45,6 +45,7 @@ def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
     started = time.time()
     inputs = resolve(config)
     if (manifest := finished(config, inputs)) is not None:
+        settle(config.out)
         progress.say(f"{config.out} already holds this build: nothing to do")
         return manifest
     try:

@@ -321,6 +321,13 @@ def test_what_a_killed_build_was_writing_is_cleared_away(tmp_path: Path, left: s
     assert not (out / ".packer-building").exists()
 
 
+def test_a_build_killed_when_all_but_its_mark_was_done_is_a_finished_one(built: Path, tmp_path: Path) -> None:
+    shutil.copytree(built, tmp_path / "packed")
+    (tmp_path / "packed" / ".packer-building").touch()
+    packer.build(config(tmp_path / "packed", eval_fraction=Fraction(1, 10)))
+    assert content(tmp_path / "packed") == content(built)
+
+
 def test_two_builds_into_one_folder_are_refused(tmp_path: Path) -> None:
     from packer.folder import claim
 
