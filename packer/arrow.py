@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from packer.types import BoolArray
+
 
 def of_numpy(values: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
     """A one-dimensional array of numbers or booleans, converted to `kind` where that is another; numbers are not copied otherwise."""
@@ -25,12 +27,19 @@ def of_numpy(values: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
 
 def to_numpy(array: pa.Array) -> np.ndarray:
     """A view of an array of numbers without nulls (booleans are unpacked); the inverse of `of_numpy`."""
-    memory = array.buffers()[1]
-    start, end = array.offset, array.offset + len(array)
     if pa.types.is_boolean(array.type):
-        bits = np.frombuffer(memory or b"", dtype=np.uint8)
-        return np.unpackbits(bits, bitorder="little", count=end)[start:].view(np.bool_)
-    return np.frombuffer(memory or b"", dtype=np.dtype(str(array.type)))[start:end]
+        return unpack_bits(array, 0, len(array))
+    start, end = array.offset, array.offset + len(array)
+    return np.frombuffer(array.buffers()[1] or b"", dtype=np.dtype(str(array.type)))[start:end]
+
+
+def unpack_bits(array: pa.BooleanArray, start: int, end: int) -> BoolArray:
+    """bool [end - start]: places start to end of an Arrow boolean array (which itself may begin anywhere in its buffer)."""
+    bits = np.frombuffer(array.buffers()[1] or b"", dtype=np.uint8)
+    first_byte, skip = divmod(array.offset + start, 8)
+    end_byte = -(-(array.offset + end) // 8)
+    unpacked = np.unpackbits(bits[first_byte:end_byte], bitorder="little", count=skip + end - start)
+    return unpacked[skip:].view(np.bool_)
 
 
 def of_words(chosen: np.ndarray, words: tuple[str, ...]) -> pa.Array:

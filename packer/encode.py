@@ -28,7 +28,6 @@ class EncodeSettings:
     """What a worker needs to make its own tokenizer and renderer."""
 
     tokenizer: str
-    tokenizer_revision: str | None
     template: str
     template_date: datetime.date | None
     policies: Policies
@@ -82,7 +81,7 @@ class EncodedSlice:
 
 def make_slice_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]:
     """Loads the tokenizer, compiles the template, probes it, and returns the function that encodes slices."""
-    tokenizer = load_tokenizer(settings.tokenizer, revision=settings.tokenizer_revision)
+    tokenizer = load_tokenizer(settings.tokenizer)
     tokenizer.use(make_encoder(settings.encoder, tokenizer.backend))
     template = ChatTemplate(settings.template, special_tokens=tokenizer.special_tokens, date=settings.template_date)
     renderer = Renderer(tokenizer, template, settings.policies)

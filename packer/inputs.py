@@ -147,7 +147,6 @@ def finished(config: BuildConfig, inputs: Inputs) -> Manifest | None:
 def encode_settings(config: BuildConfig, inputs: Inputs) -> EncodeSettings:
     return EncodeSettings(
         tokenizer=str(inputs.tokenizer.folder),
-        tokenizer_revision=None,
         template=inputs.template,
         template_date=config.template_date,
         policies=config.policies,

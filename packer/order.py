@@ -19,7 +19,7 @@ import numpy as np
 
 from packer.types import BoolArray, Int64Array
 
-Balance = Literal["batch", "window", "off"]
+Balance = Literal["batch", "off"]
 
 
 def permutation(size: int, *seed: int) -> Int64Array:
@@ -32,7 +32,7 @@ def permutation(size: int, *seed: int) -> Int64Array:
     return np.argsort(keys, kind="stable")
 
 
-# A step may span two epochs; a window of 16 steps of a small corpus spans many, each of them small.
+# A step may span two epochs, or many of a small corpus, each of them small.
 @lru_cache(maxsize=4)
 def _epoch(rows: int, seed: int, epoch: int) -> Int64Array:
     order = permutation(rows, seed, epoch)
@@ -95,7 +95,7 @@ class Deal:
 def deal(step: StepRows, *, cost: Int64Array, world: int, micro_rows: int, balance: Balance) -> Deal:
     """Deals a step's rows to `world` ranks, `micro_rows` (M) to a rank and pass.
 
-    cost: int64 [G], the attention cost of each of the step's rows (`sum_sq_len`). With "batch" and "window" the rows are sorted by cost and dealt
+    cost: int64 [G], the attention cost of each of the step's rows (`sum_sq_len`). With "batch" the rows are sorted by cost and dealt
     pass by pass, back and forth over the ranks, so that ranks work on like rows at the same time; with "off" they keep the stream's order.
     Places that the rows do not fill hold a repeated row at weight 0.
     """

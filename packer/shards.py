@@ -19,10 +19,10 @@ import pyarrow as pa
 from packer.arrow import of_numpy
 from packer.digest import digest_file
 from packer.errors import UserError
-from packer.files import write_arrow, write_text  # noqa: F401
+from packer.files import write_arrow
 from packer.manifest import Manifest, ShardFile, corpus_digest, load_manifest
 from packer.schema import ROWS_PER_BATCH, RowBatch, broken_rule, shard_schema
-from packer.types import BoolArray, Row
+from packer.types import Row
 from packer.views import DAMAGE, RESTORE, Views, read_column, read_views, unreadable
 
 _COLUMNS = tuple(field.name for field in fields(RowBatch))
@@ -69,15 +69,6 @@ def _to_arrow(batch: RowBatch, schema: pa.Schema) -> pa.RecordBatch:
         else:
             columns.append(of_numpy(values, kind))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def unpack_bits(array: pa.BooleanArray, start: int, end: int) -> BoolArray:
-    """bool [end - start]: places start to end of an Arrow boolean array (which itself may begin anywhere in its buffer)."""
-    bits = np.frombuffer(array.buffers()[1], dtype=np.uint8)
-    first_byte, skip = divmod(array.offset + start, 8)
-    end_byte = -(-(array.offset + end) // 8)
-    unpacked = np.unpackbits(bits[first_byte:end_byte], bitorder="little", count=skip + end - start)
-    return unpacked[skip:].view(np.bool_)
 
 
 class Corpus:

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import of_numpy, to_numpy
+from packer.arrow import of_numpy, to_numpy, unpack_bits
 from packer.files import write_arrow
 from packer.render import Example
-from packer.shards import unpack_bits
 from packer.types import BoolArray, Int32Array, Int64Array
 
 _PART_BYTES = 64 << 20

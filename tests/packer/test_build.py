@@ -699,22 +699,16 @@ def test_names_that_are_not_utf8_do_not_end_a_build(tmp_path: Path) -> None:
     assert rejects(tmp_path / "packed")[0]["place"] == "caf\\udce9.jsonl:4"
 
 
-def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+def long_build(tmp_path: Path) -> list[str]:
+    """A command that keeps two workers busy for a while."""
     big = tmp_path / "big.jsonl"
     big.write_text("\n".join(SAMPLE_ROWS * 60), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "packer",
-        "build",
-        str(big),
-        "--tokenizer",
-        str(TINY),
-        "--workers",
-        "2",
-        "-o",
-        str(tmp_path / "packed"),
-    ]
+    arguments = ["build", big, "--tokenizer", TINY, "--workers", "2", "-o", tmp_path / "packed"]
+    return [sys.executable, "-m", "packer", *map(str, arguments)]
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    command = long_build(tmp_path)
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     deadline = time.monotonic() + 60
@@ -734,21 +728,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_is_one_word(tmp_path: Path) -> None:
-    big = tmp_path / "big.jsonl"
-    big.write_text("\n".join(SAMPLE_ROWS * 60), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "packer",
-        "build",
-        str(big),
-        "--tokenizer",
-        str(TINY),
-        "--workers",
-        "2",
-        "-o",
-        str(tmp_path / "packed"),
-    ]
+    command = long_build(tmp_path)
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
