@@ -105,9 +105,15 @@ def _segments(text: str) -> int | None:
     "--max-segments", default="auto", help="Most segments a row, pad tail counted: auto, a number, or 0 for no cap."
 )
 @click.option(
+    "--align",
+    type=int,
+    default=1,
+    help="Begin every example at a multiple of so many slots (a divisor of the capacity); 64 makes the chunk grids of gated-delta kernels constant.",
+)
+@click.option(
     "--strategy",
     default="optimal",
-    help="optimal (rows filled to the last token), bfd (best-fit decreasing) or sequential.",
+    help="optimal (rows filled to the last token), bfd (best-fit decreasing), ffd (first-fit decreasing) or sequential.",
 )
 @click.option("--train-on", default="assistant", help="What is a target: assistant, last (its last turn only) or all.")
 @click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 from dataclasses import dataclass
 from fractions import Fraction
@@ -46,6 +47,7 @@ class BuildConfig:
     template_date: datetime.date | None = None
     capacity: int = 8192
     max_segments: int | None = None
+    align: int = 1
     strategy: Strategy = "optimal"
     train_on: TrainOn = "assistant"
     control_tokens: Policy = "split"
@@ -71,6 +73,11 @@ class BuildConfig:
             raise UserError(
                 f"--max-segments {self.max_segments}: must be auto, 0 (no cap) or at least 2",
                 f"try --max-segments {SEGMENTS_MULTIPLE * 8}",
+            )
+        if self.align < 1 or self.capacity % self.align:
+            raise UserError(
+                f"--align {self.align}: must divide the capacity ({self.capacity}), so that a row ends where an example could begin",
+                f"try --align {math.gcd(max(self.align, 1), self.capacity)}",
             )
         if self.shard_rows < 0 or self.shard_rows % ROWS_PER_BATCH:
             raise UserError(
@@ -145,4 +152,6 @@ class BuildConfig:
             "overlong": self.overlong,
             "template_date": str(self.template_date or ""),
             "train_on": self.train_on,
+            # Named only where it changes the columns of a shard.
+            **({"align": self.align} if self.align > 1 else {}),
         }

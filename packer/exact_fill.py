@@ -14,14 +14,21 @@ of available lengths is the bits of one integer: the closing pairs (a, g - a) ar
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from packer.types import Int64Array
 
 # Rows [first, end) each hold every length of the mapping so often.
 Group = tuple[int, int, dict[int, int]]
-# Examples a row from which on rows are made of both ends. More lets the last rows close better; fewer keeps rows with few segments.
+# When rows are made of both ends: from so many examples a row on. More lets the last rows close better; fewer keeps rows with few segments. Under a limit
+# it is a share of that. Whole numbers: what is left then begins with rows of one size.
 _CROWDED = (40, 24, 64, 100, 16)
+_SHARES = (0.9, 1.0, 0.75)
+# Rows made of both ends leave examples more and more alike, which fill a row only while a whole number of them does. So rows take one more than the
+# mean asks for until it has fallen to a whole number, but for this much.
+_MARGINS = (0.03, 0.001, 0.003)
 _THIRDS = 48  # how many longest lengths are tried as the third that closes a row
 
 
@@ -82,63 +89,80 @@ def exact_fill(histogram: Int64Array, *, capacity: int, limit: int, bound: int =
     Tries settings until one needs no more than `bound` rows, and gives the best.
     """
     best: list[Group] = []
-    for crowded in _CROWDED:
-        groups = _fill(_Supply(histogram, capacity), limit or capacity, crowded)
+    for crowded, margin in _settings(limit or capacity):
+        filling = _Filling(_Supply(histogram, capacity), limit or capacity, crowded, margin)
+        groups = filling.rows()
         if not best or groups[-1][1] < best[-1][1]:
             best = groups
-        if not best or best[-1][1] <= bound:
+        # Where rows never were crowded, another setting changes nothing.
+        if not best or best[-1][1] <= bound or not filling.was_crowded:
             break
     return best
 
 
-def _fill(supply: _Supply, limit: int, crowded: int) -> list[Group]:
-    groups: list[Group] = []
-    row = 0
-    while supply.examples:
-        lengths = _one_row(supply, limit, crowded)
-        per_row: dict[int, int] = {}
-        for length in lengths:
-            per_row[length] = per_row.get(length, 0) + 1
-        more = min(supply.counts[length] // count for length, count in per_row.items())
-        if more:
-            for length, count in per_row.items():
-                supply.take(length, more * count)
-        groups.append((row, row + 1 + more, per_row))
-        row += 1 + more
-    return groups
+def _settings(limit: int) -> list[tuple[int, float]]:
+    """(examples a row from which on rows are made of both ends, margin): no pair is the best for every corpus."""
+    crowded = _CROWDED if limit > max(_CROWDED) else [int(limit * share) for share in _SHARES]
+    return [(crowded[0], margin) for margin in _MARGINS[:2]] + [
+        *((number, _MARGINS[0]) for number in crowded[1:]),
+        (crowded[0], _MARGINS[2]),
+    ]
 
 
-def _one_row(supply: _Supply, limit: int, crowded: int) -> list[int]:
-    """Takes one row's lengths out of the supply: exactly full where a way is found."""
-    capacity = supply.capacity
-    a_row = supply.examples * capacity / supply.tokens
-    both_ends = a_row >= min(crowded, limit * 0.75) and supply.tokens > capacity
-    longest = supply.longest(capacity)
-    # Enough examples that rows of the longest alone would fill, and as many as leave the others their share.
-    wanted = min(max(round(a_row), -(-capacity // longest)), limit)
-    lengths = [longest]
-    supply.take(longest)
-    gap = capacity - longest
-    while gap and supply.available and len(lengths) < limit:
-        closing = (
-            _close(supply, gap, limit - len(lengths), alike=not both_ends)
-            if not both_ends or wanted - len(lengths) <= 2
-            else []
-        )
-        if closing:
-            return lengths + closing
-        left = wanted - len(lengths)
-        shortest = supply.shortest()
-        if both_ends and left > 2 and shortest <= gap <= shortest + (left - 1) * supply.longest(capacity):
-            length = shortest
-        else:
-            length = supply.longest(gap)
-        if not length:
-            break
-        supply.take(length)
-        lengths.append(length)
-        gap -= length
-    return lengths
+class _Filling:
+    """Takes rows out of a supply until it is empty."""
+
+    def __init__(self, supply: _Supply, limit: int, crowded: int, margin: float) -> None:
+        self._supply = supply
+        self._limit = limit
+        self._crowded = crowded
+        self._margin = margin
+        self.was_crowded = False
+
+    def rows(self) -> list[Group]:
+        supply, groups, row = self._supply, [], 0
+        while supply.examples:
+            lengths = self._one_row()
+            per_row: dict[int, int] = {}
+            for length in lengths:
+                per_row[length] = per_row.get(length, 0) + 1
+            more = min(supply.counts[length] // count for length, count in per_row.items())
+            if more:
+                for length, count in per_row.items():
+                    supply.take(length, more * count)
+            groups.append((row, row + 1 + more, per_row))
+            row += 1 + more
+        return groups
+
+    def _one_row(self) -> list[int]:
+        """Takes one row's lengths out of the supply: exactly full where a way is found."""
+        supply, limit, capacity = self._supply, self._limit, self._supply.capacity
+        a_row = supply.examples * capacity / supply.tokens
+        both_ends = a_row >= self._crowded and supply.tokens > capacity
+        self.was_crowded |= both_ends
+        longest = supply.longest(capacity)
+        # Enough examples that rows of the longest alone would fill, and as many as leave the others their share.
+        wanted = min(max(math.ceil(a_row - self._margin), -(-capacity // longest)), limit)
+        lengths = [longest]
+        supply.take(longest)
+        gap = capacity - longest
+        while gap and supply.available and len(lengths) < limit:
+            if (not both_ends or wanted - len(lengths) <= 2) and (
+                closing := _close(supply, gap, limit - len(lengths), alike=not both_ends)
+            ):
+                return lengths + closing
+            left = wanted - len(lengths)
+            shortest = supply.shortest()
+            if both_ends and left > 2 and shortest <= gap <= shortest + (left - 1) * supply.longest(capacity):
+                length = shortest
+            else:
+                length = supply.longest(gap)
+            if not length:
+                break
+            supply.take(length)
+            lengths.append(length)
+            gap -= length
+        return lengths
 
 
 def _close(supply: _Supply, gap: int, places: int, *, alike: bool) -> list[int]:

@@ -114,6 +114,7 @@ def finished(config: BuildConfig, inputs: Inputs) -> Manifest | None:
         "packer version": (there.packer_version, packer.__version__),
         "capacity": (there.capacity, config.capacity),
         "shard rows": (there.shard_rows, config.rows_a_shard),
+        "align": (there.align, config.align),
         "strategy": (there.strategy, config.strategy),
         "seed": (there.seed, config.seed),
         "tokenizer": (there.tokenizer.digest, inputs.tokenizer.digest),

@@ -18,8 +18,12 @@ from packer.types import BoolArray, Int32Array
 Placed = tuple[int, Int32Array, BoolArray]
 
 
-def lay_out(rows: Sequence[Sequence[Placed]], *, capacity: int, max_segments: int, pad_id: int) -> RowBatch:
+def lay_out(
+    rows: Sequence[Sequence[Placed]], *, capacity: int, max_segments: int, pad_id: int, align: int = 1
+) -> RowBatch:
     """Lays each row's examples one behind the other from slot 0; what is left over is one pad tail, a segment of its own.
+
+    With an alignment above 1 each segment is filled up with pads to a multiple of it, behind the example's last token, so that the next begins at one.
 
     Raises ValueError where a row's examples do not fit its capacity or its segments.
     """
@@ -33,21 +37,24 @@ def lay_out(rows: Sequence[Sequence[Placed]], *, capacity: int, max_segments: in
     num_examples = np.zeros(count, dtype=np.int32)
     num_segments = np.zeros(count, dtype=np.int32)
     sum_sq_len = np.zeros(count, dtype=np.int64)
+    example_lens = np.zeros((count, max_segments), dtype=np.int32)
     positions = np.arange(capacity, dtype=position_ids.dtype)
     for row, examples in enumerate(rows):
         at = 0
         for place, (example_id, ids, mask) in enumerate(examples):
-            end = at + len(ids)
+            length = -(-len(ids) // align) * align
+            end = at + length
             if end > capacity or place >= max_segments or not len(ids):
                 raise ValueError(
                     f"row {row}: {len(examples)} examples do not fit {capacity} slots and {max_segments} segments"
                 )
-            input_ids[row, at:end] = ids
-            loss_mask[row, at:end] = mask
-            position_ids[row, at:end] = positions[: end - at]
+            input_ids[row, at : at + len(ids)] = ids
+            loss_mask[row, at : at + len(ids)] = mask
+            position_ids[row, at:end] = positions[:length]
             cu_seqlens[row, place + 1] = end
             example_ids[row, place] = example_id
-            sum_sq_len[row] += len(ids) ** 2
+            sum_sq_len[row] += length**2
+            example_lens[row, place] = len(ids)
             at = end
         has_tail = at < capacity
         if has_tail:
@@ -66,4 +73,5 @@ def lay_out(rows: Sequence[Sequence[Placed]], *, capacity: int, max_segments: in
         example_ids=example_ids,
         num_supervised=loss_mask.sum(axis=1).astype(np.int32),
         sum_sq_len=sum_sq_len,
+        example_lens=example_lens if align > 1 else None,
     )

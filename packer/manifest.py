@@ -118,6 +118,12 @@ class Manifest:
     ledger: Ledger
     corpus_digest: str
 
+    @property
+    def align(self) -> int:
+        """Every example begins at a multiple of so many slots. Only a build with an alignment above 1 names it."""
+        align = self.options.get("align", 1)
+        return align if isinstance(align, int) and align > 1 else 1
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 

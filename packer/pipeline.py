@@ -78,6 +78,7 @@ def _build(config: BuildConfig, inputs: Inputs, progress: Progress, started: flo
         pad_id=inputs.tokenizer.pad_id,
         vocab_size=inputs.tokenizer.vocab_size,
         shard_rows=config.rows_a_shard,
+        align=config.align,
     )
     with progress.stage("write rows", unit="rows", total=sum(len(one.plan) for one in planned)) as advance:
         written = {one.name: write_split(config.out, one, examples, store, shape, advance) for one in planned}
@@ -135,6 +136,7 @@ def _plan(config: BuildConfig, inputs: Inputs, examples: Examples) -> list[Plann
             examples.lengths[chosen],
             capacity=config.capacity,
             max_segments=limit,
+            align=config.align,
             strategy=config.strategy,
             seed=config.seed,
         )
@@ -159,7 +161,8 @@ def _manifest(
         max_segments=max_segments,
         shard_rows=config.rows_a_shard,
         max_segment_len=max(one.max_segment_len for one in written.values()),
-        max_example_len=int(examples.lengths.max()),
+        # With its alignment padding, which has positions too.
+        max_example_len=-(-int(examples.lengths.max()) // config.align) * config.align,
         pad_id=tokenizer.pad_id,
         vocab_size=tokenizer.vocab_size,
         max_token_id=max(one.max_token_id for one in written.values()),

@@ -11,22 +11,24 @@ rows, and examples get their places at the end by one stable sort.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 import numpy as np
 
 from packer.exact_fill import Group, exact_fill
+from packer.heuristics import Places, best_fit_decreasing, first_fit_decreasing, next_fit
 from packer.order import permutation
 from packer.schema import SEGMENTS_MULTIPLE
 from packer.types import Int64Array
 
-Strategy = Literal["optimal", "bfd", "sequential"]
+Strategy = Literal["optimal", "bfd", "ffd", "sequential"]
 # Rows of examples in the order given are not crowded; should they be, this many is where the next row begins.
 _SEQUENTIAL_LIMIT = 63
 # `auto` gives up at most this much density for a small number of segments a row: one row in a thousand.
 _AUTO_COST = 1000
-# (first row, end row, length, how many examples of that length in each of these rows, how many examples each held before)
-Places = tuple[int, int, int, int, int]
+# Examples that get their places at a time: what that needs besides the plan itself then stays under 20 MB.
+_AT_A_TIME = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,16 +54,22 @@ def make_plan(
     *,
     capacity: int,
     max_segments: int | None = None,
+    align: int = 1,
     strategy: Strategy = "optimal",
     seed: int = 0,
 ) -> Plan:
     """Plans rows of `capacity` tokens for examples of these lengths (any integer array [N], each from 1 to the capacity).
 
-    max_segments: the most examples a row may hold (the pad tail not counted); 0: no limit; None: the smallest limit that costs no more than one row
-    in a thousand, such that limit and pad tail together are a multiple of 8. strategy: "optimal" (rows filled to the last token by `packer.exact_fill`, or best-fit
-    decreasing where that needs fewer rows), "bfd" (best-fit decreasing: the longest example first, each
-    into the row with the least room that is enough for it; D. S. Johnson, "Near-optimal bin packing algorithms", 1973) or "sequential" (in the
-    order given, a new row when the next does not fit). Rows come in an order drawn by `seed`. Raises ValueError for lengths out of range.
+    max_segments: the most examples a row may hold (the pad tail not counted); 0: no limit; None: the smallest limit that costs no more than one
+    row in a thousand, such that limit and pad tail together are a multiple of 8. align: every example begins at a multiple of so many slots (a
+    divisor of the capacity), so each takes its length rounded up to one. Rows come in an order drawn by `seed`. strategy:
+
+    - "optimal": rows filled to the last token (`packer.exact_fill`), or best-fit decreasing where that needs fewer rows: never more than "bfd"
+    - "bfd": best-fit decreasing, the longest example first, each into the row with the least room that is enough for it
+    - "ffd": first-fit decreasing, the longest example first, each into the first row with room for it
+    - "sequential": next-fit, in the order given, a new row where the next example does not fit the last (None: at most 63 examples a row)
+
+    The sources of the last three stand in `packer.heuristics`. Raises ValueError for values out of range.
     """
     lengths = np.asarray(lengths)
     if strategy not in get_args(Strategy):
@@ -74,74 +82,71 @@ def make_plan(
         raise ValueError(f"lengths must be from 1 to the capacity ({capacity}), got {lengths.min()} to {lengths.max()}")
     if max_segments is not None and max_segments < 0:
         raise ValueError(f"max_segments must be 0 (no limit) or more, got {max_segments}")
+    if align < 1 or capacity % align:
+        raise ValueError(f"align must divide the capacity ({capacity}), got {align}")
+    if align > 1:
+        # In units of `align` slots the examples are whole numbers again, and nothing below need know.
+        lengths, capacity = (lengths - 1) // align + 1, capacity // align
     if strategy == "sequential":
         limit = _SEQUENTIAL_LIMIT if max_segments is None else max_segments
-        members, counts = _sequential(lengths, capacity, limit)
+        counts = next_fit(lengths, capacity=capacity, limit=limit)
+        first = np.cumsum(counts) - counts
+        used = np.add.reduceat(lengths, first, dtype=np.int64) if len(counts) else counts
+        order = permutation(len(counts), seed)
+        offsets = _offsets(counts[order])
+        members = np.repeat(first[order] - offsets[:-1], counts[order]) + np.arange(len(lengths))
     else:
         histogram = np.bincount(lengths, minlength=1).astype(np.int64)
         limit, places = _places(histogram, capacity, max_segments, strategy)
-        members, counts = _match(lengths, places, capacity)
-    order = permutation(len(counts), seed)
-    offsets = np.concatenate([[0], np.cumsum(counts[order])])
-    # Row by row in their new order: each member's place among the members in the old one.
-    first = np.cumsum(counts) - counts
-    source = np.repeat(first[order] - offsets[:-1], counts[order]) + np.arange(len(members))
-    members = members[source]
-    return Plan(
-        offsets=offsets,
-        members=members,
-        max_segments=_segments_needed(lengths, capacity, limit, offsets, members),
-    )
+        offsets, members, counts, used = _numbered(lengths, places, capacity, seed)
+    needed = limit + 1 if limit else int((counts + (used < capacity)).max(initial=1))
+    return Plan(offsets=offsets, members=members, max_segments=-(-needed // SEGMENTS_MULTIPLE) * SEGMENTS_MULTIPLE)
 
 
-def lower_bound(lengths: np.ndarray, capacity: int) -> int:
-    """The fewest rows any plan can need: by the sum of tokens, and by how many examples longer than C/(k+1) can share a row (k of them)."""
-    lengths = np.asarray(lengths, dtype=np.int64)
-    by_tokens = -(-int(lengths.sum()) // capacity)
-    return max(by_tokens, *(-(-int((lengths > capacity // (k + 1)).sum()) // k) for k in range(1, 17)))
+def lower_bound(lengths: np.ndarray, capacity: int, *, align: int = 1) -> int:
+    """The fewest rows any plan can need: by the sum of tokens, and by how many examples longer than C/(k+1) can share a row (k of them).
+
+    lengths: int [N], each from 1 to the capacity. align: as in `make_plan`.
+    """
+    histogram = np.bincount(np.asarray(lengths), minlength=1).astype(np.int64)
+    if align > 1:
+        units = np.zeros(-(-len(histogram) // align) + 1, dtype=np.int64)
+        np.add.at(units, -(-np.arange(len(histogram)) // align), histogram)
+        histogram, capacity = units, capacity // align
+    return _bound(histogram, capacity)
 
 
-def _segments_needed(lengths: np.ndarray, capacity: int, limit: int, offsets: Int64Array, members: Int64Array) -> int:
-    if limit:
-        needed = limit + 1
-    else:
-        counts = np.diff(offsets)
-        used = (
-            np.add.reduceat(lengths[members], offsets[:-1], dtype=np.int64)
-            if len(members)
-            else np.zeros(0, dtype=np.int64)
-        )
-        needed = int((counts + (used < capacity)).max(initial=1))
-    return -(-needed // SEGMENTS_MULTIPLE) * SEGMENTS_MULTIPLE
+def _bound(histogram: Int64Array, capacity: int) -> int:
+    by_tokens = -(-int(histogram @ np.arange(len(histogram))) // capacity)
+    return max(by_tokens, *(-(-int(histogram[capacity // (k + 1) + 1 :].sum()) // k) for k in range(1, 17)))
 
 
 def _places(histogram: Int64Array, capacity: int, limit: int | None, strategy: Strategy) -> tuple[int, list[Places]]:
     """The limit that holds, and places for every example; limit None: the smallest 8k - 1 that needs at most 1.001 times the rows of no limit."""
     if limit is not None:
-        return limit, _with_limit(histogram, capacity, limit, strategy, enough=0)
-    free = _row_count(_with_limit(histogram, capacity, 0, strategy, enough=0))
+        return limit, _with_limit(histogram, capacity, limit, strategy)
+    free = _row_count(_with_limit(histogram, capacity, 0, strategy))
     allowed = free * (_AUTO_COST + 1) // _AUTO_COST
-    examples, tokens = int(histogram.sum()), int(histogram @ np.arange(len(histogram)))
-    # Fewer places than the mean of examples a row cannot do.
-    segments = max(1, examples * capacity // max(tokens, 1) // SEGMENTS_MULTIPLE) * SEGMENTS_MULTIPLE
+    examples = int(histogram.sum())
+    # Rows of fewer places than this would be too many even if every place were taken.
+    segments = -(-(-(-examples // max(allowed, 1)) + 1) // SEGMENTS_MULTIPLE) * SEGMENTS_MULTIPLE
     while True:
-        places = _with_limit(histogram, capacity, segments - 1, strategy, enough=allowed)
+        places = _with_limit(histogram, capacity, segments - 1, strategy)
         if _row_count(places) <= allowed:
             return segments - 1, places
         segments += SEGMENTS_MULTIPLE
 
 
-def _with_limit(histogram: Int64Array, capacity: int, limit: int, strategy: Strategy, *, enough: int) -> list[Places]:
-    """Places under a limit of examples a row (0: none); a plan of no more than `enough` rows need not be bettered."""
+def _with_limit(histogram: Int64Array, capacity: int, limit: int, strategy: Strategy) -> list[Places]:
+    """Places under a limit of examples a row (0: none)."""
     if strategy == "bfd":
-        return _best_fit_decreasing(histogram, capacity, limit)
-    lengths = np.flatnonzero(histogram)
-    bound = lower_bound(np.repeat(lengths, histogram[lengths]), capacity) if len(lengths) else 0
-    bound = max(bound, enough, -(-int(histogram.sum()) // limit) if limit else 0)
-    exact = exact_fill(histogram, capacity=capacity, limit=limit, bound=bound)
-    places = _as_places(exact)
+        return best_fit_decreasing(histogram, capacity=capacity, limit=limit)
+    if strategy == "ffd":
+        return first_fit_decreasing(histogram, capacity=capacity, limit=limit)
+    bound = max(_bound(histogram, capacity), -(-int(histogram.sum()) // limit) if limit else 0)
+    places = _as_places(exact_fill(histogram, capacity=capacity, limit=limit, bound=bound))
     if _row_count(places) > bound:
-        best_fit = _best_fit_decreasing(histogram, capacity, limit)
+        best_fit = best_fit_decreasing(histogram, capacity=capacity, limit=limit)
         if _row_count(best_fit) < _row_count(places):
             return best_fit
     return places
@@ -161,81 +166,55 @@ def _row_count(places: list[Places]) -> int:
     return max((place[1] for place in places), default=0)
 
 
-def _match(lengths: np.ndarray, places: list[Places], capacity: int) -> tuple[Int64Array, Int64Array]:
-    """(members, examples a row): the k-th example of a length takes the k-th place for that length, in the order of rows."""
-    members = np.empty(len(lengths), dtype=np.int64)
-    if not places:
-        return members, np.zeros(0, dtype=np.int64)
-    table = np.array(places, dtype=np.int64)
-    table = table[np.lexsort((table[:, 0], -table[:, 2]))]
-    sizes = table[:, 1] - table[:, 0]
-    # One entry a row of each range, then one a place in that row.
-    entry = np.repeat(np.arange(len(table)), sizes)
-    row = table[entry, 0] + np.arange(len(entry)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    each, before = table[entry, 3], table[entry, 4]
-    counts = np.bincount(row, weights=each).astype(np.int64)
-    start = (np.cumsum(counts) - counts)[row] + before
-    del row, entry, before
-    place = np.repeat(start - (np.cumsum(each) - each), each) + np.arange(len(lengths))
+def _offsets(counts: Int64Array) -> Int64Array:
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _numbered(
+    lengths: np.ndarray, places: list[Places], capacity: int, seed: int
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """(offsets, members) of the rows in the order that the seed draws; (examples, tokens) a row, in the order of the places.
+
+    The k-th example of a length takes the k-th place for that length, in the order of rows before the draw. Besides the result and its sort only
+    a small part of the places is spread out at a time.
+    """
+    rows = _row_count(places)
+    table = np.array(places, dtype=np.int64).reshape(-1, 5)
+    counts, used = (_over_rows(table, values, rows) for values in (table[:, 3], table[:, 3] * table[:, 2]))
+    order = permutation(rows, seed)
+    offsets = _offsets(counts[order])
+    start = np.empty(rows, dtype=np.int64)
+    start[order] = offsets[:-1]
     # A stable sort of 16 bits is a radix sort, several times faster than one of 64.
     key = (capacity - lengths).astype(np.uint16 if capacity < 1 << 16 else np.uint32)
-    members[place] = np.argsort(key, kind="stable")
-    return members, counts
+    by_length = np.argsort(key, kind="stable")
+    del key
+    members = np.empty(len(lengths), dtype=np.int64)
+    table = table[np.lexsort((table[:, 0], -table[:, 2]))]
+    ends = np.cumsum((table[:, 1] - table[:, 0]) * table[:, 3])
+    cuts = np.searchsorted(ends, np.arange(0, len(lengths), _AT_A_TIME)).tolist()
+    at = 0
+    for low, high in pairwise([*cuts, len(table)]):
+        if low < high:
+            place = _spread(table[low:high], start)
+            members[place] = by_length[at : at + len(place)]
+            at += len(place)
+    return offsets, members, counts, used
 
 
-def _sequential(lengths: np.ndarray, capacity: int, limit: int) -> tuple[Int64Array, Int64Array]:
-    counts: list[int] = []
-    used, limit = capacity, limit or len(lengths)
-    for length in lengths.tolist():
-        if used + length > capacity or counts[-1] == limit:
-            counts.append(0)
-            used = 0
-        counts[-1] += 1
-        used += length
-    return np.arange(len(lengths)), np.array(counts, dtype=np.int64)
+def _over_rows(table: Int64Array, values: Int64Array, rows: int) -> Int64Array:
+    """The sum of the values of all places a row lies in: int64 [rows]."""
+    change = np.zeros(rows + 1, dtype=np.int64)
+    np.add.at(change, table[:, 0], values)
+    np.subtract.at(change, table[:, 1], values)
+    return np.cumsum(change[:-1])
 
 
-def _best_fit_decreasing(histogram: Int64Array, capacity: int, limit: int) -> list[Places]:
-    """Best-fit decreasing on counts.
-
-    Rows that are alike (same room, same number of examples) are one range of row numbers. Where the tightest row with room for a length takes one
-    example, it stays the tightest for the next of that length, so a whole range is filled at once: r // L examples to a row.
-    """
-    limit = limit or capacity
-    ranges: dict[int, list[tuple[int, int, int]]] = {}  # room → (first row, end row, examples in each), a stack
-    rooms = 0  # bit r is set where some row has room r
-    rows = 0
-    placed: list[Places] = []
-
-    def give_back(first: int, end: int, room: int, count: int) -> None:
-        nonlocal rooms
-        if end > first and room > 0 and count < limit:
-            ranges.setdefault(room, []).append((first, end, count))
-            rooms |= 1 << room
-
-    for length in np.flatnonzero(histogram)[::-1].tolist():
-        left = int(histogram[length])
-        while left:
-            fitting = rooms >> length
-            if fitting:
-                room = length + (fitting & -fitting).bit_length() - 1
-                first, end, count = ranges[room].pop()
-                if not ranges[room]:
-                    del ranges[room]
-                    rooms &= ~(1 << room)
-            else:
-                room, count = capacity, 0
-                first, end = rows, rows + -(-left // min(capacity // length, limit))
-                rows = end
-            each = min(room // length, limit - count)
-            full = min(left // each, end - first)
-            rest = min(left - full * each, each - 1) if first + full < end else 0
-            if full:
-                placed.append((first, first + full, length, each, count))
-                give_back(first, first + full, room - each * length, count + each)
-            if rest:
-                placed.append((first + full, first + full + 1, length, rest, count))
-                give_back(first + full, first + full + 1, room - rest * length, count + rest)
-            give_back(first + full + bool(rest), end, room, count)
-            left -= full * each + rest
-    return placed
+def _spread(table: Int64Array, start: Int64Array) -> Int64Array:
+    """Where the examples of these places go among the members, in the order of places and rows: one entry a row of each, then one an example."""
+    sizes = table[:, 1] - table[:, 0]
+    entry = np.repeat(np.arange(len(table)), sizes)
+    row = np.arange(len(entry)) + np.repeat(table[:, 0] - (np.cumsum(sizes) - sizes), sizes)
+    each = table[entry, 3]
+    first = start[row] + table[entry, 4]
+    return np.repeat(first - (np.cumsum(each) - each), each) + np.arange(int(each.sum()))

@@ -52,6 +52,7 @@ class RowShape:
     pad_id: int
     vocab_size: int
     shard_rows: int
+    align: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +76,13 @@ def write_split(
         for start in range(first, end, ROWS_PER_BATCH):
             numbers = [chosen[plan.row(row)] for row in range(start, min(start + ROWS_PER_BATCH, end))]
             placed = [[_piece(int(number), examples, store) for number in row] for row in numbers]
-            batch = lay_out(placed, capacity=shape.capacity, max_segments=plan.max_segments, pad_id=shape.pad_id)
+            batch = lay_out(
+                placed,
+                capacity=shape.capacity,
+                max_segments=plan.max_segments,
+                pad_id=shape.pad_id,
+                align=shape.align,
+            )
             longest = max(longest, int(np.diff(batch.cu_seqlens, axis=1).max()))
             max_token_id = max(max_token_id, int(batch.input_ids.max()))
             yield batch
@@ -90,6 +97,7 @@ def write_split(
             max_segments=plan.max_segments,
             pad_id=shape.pad_id,
             vocab_size=shape.vocab_size,
+            align=shape.align,
         )
         for number, first in enumerate(range(0, len(plan), shape.shard_rows))
     )
@@ -100,7 +108,7 @@ def write_split(
         tokens=tokens,
         supervised_tokens=int(examples.supervised[chosen].sum()),
         pad_tokens=len(plan) * shape.capacity - tokens,
-        lower_bound_rows=lower_bound(examples.lengths[chosen], shape.capacity),
+        lower_bound_rows=lower_bound(examples.lengths[chosen], shape.capacity, align=shape.align),
         max_segments=plan.max_segments,
         shards=shards,
     )

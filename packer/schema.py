@@ -9,6 +9,7 @@ tokenizer, vectorised over the batch, so that it is cheap enough to run on every
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,8 +30,8 @@ def position_dtype(capacity: int) -> np.dtype[np.uint16] | np.dtype[np.int32]:
     return np.dtype(np.uint16) if capacity <= _UINT16_CAPACITY else np.dtype(np.int32)
 
 
-def shard_schema(*, capacity: int, max_segments: int) -> pa.Schema:
-    """The Arrow schema of a shard, C and S in its metadata."""
+def shard_schema(*, capacity: int, max_segments: int, align: int = 1) -> pa.Schema:
+    """The Arrow schema of a shard, C and S in its metadata; with an alignment above 1 that too, and the column `example_lens`."""
 
     def fixed(value_type: pa.DataType, size: int) -> pa.DataType:
         return pa.list_(pa.field("item", value_type, nullable=False), size)
@@ -46,13 +47,13 @@ def shard_schema(*, capacity: int, max_segments: int) -> pa.Schema:
         "num_supervised": pa.int32(),
         "sum_sq_len": pa.int64(),
     }
+    metadata = {"format_version": FORMAT_VERSION, "capacity": capacity, "max_segments": max_segments}
+    if align > 1:
+        columns["example_lens"] = fixed(pa.int32(), max_segments)
+        metadata["align"] = align
     return pa.schema(
         [pa.field(name, kind, nullable=False) for name, kind in columns.items()],
-        metadata={
-            "format_version": str(FORMAT_VERSION),
-            "capacity": str(capacity),
-            "max_segments": str(max_segments),
-        },
+        metadata={key: str(value) for key, value in metadata.items()},
     )
 
 
@@ -61,7 +62,8 @@ class RowBatch:
     """n rows, column by column.
 
     input_ids int32 [n, C] · loss_mask bool [n, C] · position_ids uint16 or int32 [n, C] · cu_seqlens int32 [n, S+1] ·
-    num_segments, num_examples, num_supervised int32 [n] · example_ids int64 [n, S] · sum_sq_len int64 [n].
+    num_segments, num_examples, num_supervised int32 [n] · example_ids int64 [n, S] · sum_sq_len int64 [n] · example_lens int32 [n, S], where examples
+    are aligned.
     """
 
     input_ids: Int32Array
@@ -73,12 +75,13 @@ class RowBatch:
     example_ids: Int64Array
     num_supervised: Int32Array
     sum_sq_len: Int64Array
+    example_lens: Int32Array | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
 
-def broken_rule(batch: RowBatch, *, pad_id: int, vocab_size: int) -> tuple[int, str] | None:
+def broken_rule(batch: RowBatch, *, pad_id: int, vocab_size: int, align: int = 1) -> tuple[int, str] | None:
     """The first row (its place in the batch) that breaks a rule of the format, and the rule; None where all hold."""
     rows, capacity = batch.input_ids.shape
     max_segments = batch.cu_seqlens.shape[1] - 1
@@ -130,7 +133,37 @@ def broken_rule(batch: RowBatch, *, pad_id: int, vocab_size: int) -> tuple[int, 
         ("num_supervised must count the loss mask", batch.num_supervised != batch.loss_mask.sum(axis=1)),
         ("sum_sq_len must be the sum of squared example lengths", batch.sum_sq_len != (example_lengths**2).sum(axis=1)),
         ("token ids must lie in the vocabulary", ((ids < 0) | (ids >= vocab_size)).any(axis=1)),
+        *_alignment(batch, align, live, lengths, expected.reshape(rows, capacity), pad_id),
     ):
         if broken.any():
             return int(broken.argmax()), rule
     return None
+
+
+def _alignment(
+    batch: RowBatch, align: int, live: BoolArray, lengths: Int64Array, offsets: Int64Array, pad_id: int
+) -> Iterator[tuple[str, BoolArray]]:
+    """The rules of `example_lens`, each with the rows that break it [n]; none where examples are not aligned.
+
+    live bool, lengths int64 [n, S]: segments in use, and their slots. offsets int64 [n, C]: each slot's place in its segment.
+    """
+    own = batch.example_lens
+    if own is None:
+        if align > 1:
+            yield "example_lens must be there where examples are aligned", np.ones(len(batch), dtype=bool)
+        return
+
+    def rows(broken: BoolArray) -> BoolArray:
+        found: BoolArray = np.logical_or.reduce(broken, axis=1)
+        return found
+
+    examples = live & (batch.example_ids >= 0)
+    rounded = -(-own.astype(np.int64) // align) * align
+    yield (
+        "example_lens, rounded up to the alignment, must be the lengths of the examples' segments",
+        rows(examples & ((own < 1) | (rounded != lengths))),
+    )
+    yield "example_lens must be 0 for the pad tail and past the segments in use", rows(~examples & (own != 0))
+    padding = offsets >= np.repeat(own[live], lengths[live]).reshape(offsets.shape)
+    yield "alignment padding must hold the pad id", rows(padding & (batch.input_ids != pad_id))
+    yield "loss_mask must be false on alignment padding", rows(padding & batch.loss_mask)

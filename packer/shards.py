@@ -37,18 +37,19 @@ def write_shard(
     max_segments: int,
     pad_id: int,
     vocab_size: int,
+    align: int = 1,
 ) -> ShardFile:
     """Writes one shard (`name` relative to the folder), each batch held against every rule of the format first.
 
     Raises RuntimeError where a rule is broken: what we lay out ourselves must be right, so that is a bug and not bad input.
     """
-    schema = shard_schema(capacity=capacity, max_segments=max_segments)
+    schema = shard_schema(capacity=capacity, max_segments=max_segments, align=align)
     rows = 0
 
     def checked() -> Iterator[pa.RecordBatch]:
         nonlocal rows
         for batch in batches:
-            if broken := broken_rule(batch, pad_id=pad_id, vocab_size=vocab_size):
+            if broken := broken_rule(batch, pad_id=pad_id, vocab_size=vocab_size, align=align):
                 raise RuntimeError(f"{name}, row {rows + broken[0]}: {broken[1]}")
             yield _to_arrow(batch, schema)
             rows += len(batch)
@@ -61,7 +62,7 @@ def write_shard(
 
 def _to_arrow(batch: RowBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = []
-    for name in _COLUMNS:
+    for name in schema.names:
         values, kind = getattr(batch, name), schema.field(name).type
         if pa.types.is_fixed_size_list(kind):
             items = of_numpy(values.reshape(-1), None if pa.types.is_boolean(kind.value_type) else kind.value_type)
@@ -190,7 +191,7 @@ class Corpus:
         if reader is None:
             entry = self.info.shards[shard]
             path = self.folder / entry.file
-            expected = shard_schema(capacity=self.capacity, max_segments=self.max_segments)
+            expected = shard_schema(capacity=self.capacity, max_segments=self.max_segments, align=self.manifest.align)
             try:
                 reader = pa.ipc.open_file(pa.memory_map(str(path)))
                 fits = reader.schema.equals(expected, check_metadata=True)
@@ -231,8 +232,10 @@ def open_corpus(path: str | Path, *, split: str = "train") -> Corpus:
 def check_row(corpus: Corpus, index: int, row: Row) -> None:
     """Holds one row that was read against every rule of the format and the manifest's bounds; raises UserError with shard, row and rule."""
     manifest = corpus.manifest
-    columns = {name: np.asarray(getattr(row, name))[None] for name in _COLUMNS}
-    if broken := broken_rule(RowBatch(**columns), pad_id=manifest.pad_id, vocab_size=manifest.vocab_size):
+    columns = {name: np.asarray(value)[None] for name in _COLUMNS if (value := getattr(row, name)) is not None}
+    if broken := broken_rule(
+        RowBatch(**columns), pad_id=manifest.pad_id, vocab_size=manifest.vocab_size, align=manifest.align
+    ):
         raise UserError(f"{corpus.where(index)}: {broken[1]}", RESTORE)
     # The model's kernels are told max_segment_len and its embedding and positions were held against the other two.
     lengths = np.diff(row.cu_seqlens[: row.num_segments + 1])

@@ -20,7 +20,8 @@ class Row:
     """One fixed-size buffer of C slots; the fields are the columns of a shard (`packer/FORMAT.md`).
 
     input_ids: int32 [C]. loss_mask: bool [C]. position_ids: uint16 or int32 [C]. cu_seqlens: int32 [S+1]. example_ids: int64 [S], -1 for the
-    pad tail and unused places. num_segments counts the pad tail, num_examples does not. sum_sq_len: sum of squared example lengths.
+    pad tail and unused places. num_segments counts the pad tail, num_examples does not. sum_sq_len: sum of the squared lengths of the examples'
+    segments. example_lens: int32 [S] where examples are aligned, which fills their segments up with pads; else None, and a segment is its example.
     All arrays but loss_mask may be read-only views of a memory-mapped file.
     """
 
@@ -33,3 +34,18 @@ class Row:
     example_ids: Int64Array
     num_supervised: int
     sum_sq_len: int
+    example_lens: Int32Array | None = None
+
+    @property
+    def lengths(self) -> Int32Array:
+        """The tokens of each example, alignment padding not counted: int32 [num_examples]."""
+        if self.example_lens is not None:
+            return self.example_lens[: self.num_examples]
+        return np.diff(self.cu_seqlens[: self.num_examples + 1])
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all examples in the row, no padding counted."""
+        if self.example_lens is not None:
+            return int(self.example_lens.sum())
+        return int(self.cu_seqlens[self.num_examples])

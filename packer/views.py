@@ -7,7 +7,7 @@ views.row(0).input_ids
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +22,6 @@ from packer.types import Int32Array, Int64Array, Row
 # What pyarrow and numpy raise on metadata that a damaged disk has changed.
 DAMAGE = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError)
 _Result = TypeVar("_Result")
-_NAMES = tuple(field.name for field in fields(RowBatch))
 RESTORE = "restore the shard from a copy, or build the folder again"
 
 
@@ -39,6 +38,7 @@ class Views:
     example_ids: Int64Array
     num_supervised: Int32Array
     sum_sq_len: Int64Array
+    example_lens: Int32Array | None
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Views:
@@ -59,6 +59,7 @@ class Views:
             example_ids=fixed("example_ids"),
             num_supervised=batch.column("num_supervised").to_numpy(),
             sum_sq_len=batch.column("sum_sq_len").to_numpy(),
+            example_lens=fixed("example_lens") if "example_lens" in batch.schema.names else None,
         )
 
     def rows(self) -> RowBatch:
@@ -73,6 +74,7 @@ class Views:
             example_ids=self.example_ids,
             num_supervised=self.num_supervised,
             sum_sq_len=self.sum_sq_len,
+            example_lens=self.example_lens,
         )
 
     def row(self, place: int) -> Row:
@@ -86,6 +88,7 @@ class Views:
             example_ids=self.example_ids[place],
             num_supervised=int(self.num_supervised[place]),
             sum_sq_len=int(self.sum_sq_len[place]),
+            example_lens=None if self.example_lens is None else self.example_lens[place],
         )
 
 
@@ -96,7 +99,7 @@ def unreadable(path: Path, error: BaseException) -> UserError:
 
 def read_views(reader: pa.RecordBatchFileReader, batch: int, *, rows: int, path: Path) -> Views:
     """Record batch number `batch`, which must have so many rows; raises UserError where it is damaged or has others."""
-    return _read(reader, batch, list(_NAMES), Views.of, rows=rows, path=path)
+    return _read(reader, batch, reader.schema.names, Views.of, rows=rows, path=path)
 
 
 def read_column(reader: pa.RecordBatchFileReader, batch: int, name: str, *, rows: int, path: Path) -> np.ndarray:

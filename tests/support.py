@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "data" / "sample" / "chats.jsonl"
 TINY = ROOT / "data" / "sample" / "tiny-hybrid"
+MODELLED = ROOT.parent / "shared" / "data" / "lengths.py"
 REAL_ROWS = ROOT.parent / "shared" / "data" / "ultrachat_200k_1000.jsonl"
 
 

@@ -146,7 +146,7 @@ def make_batch(
             positions[count : count + len(slots)] = slots + (first - 1)
             targets[count : count + len(slots)] = ids[slots]
             count += len(slots)
-            useful += int(row.cu_seqlens[row.num_examples])
+            useful += row.tokens
     return _batch(
         shape,
         buffer,

@@ -114,7 +114,7 @@ def main() -> None:
 @_option(
     "balance",
     _choice(options.Balance),
-    "batch: sort a step's rows by attention cost, so that ranks work on like rows; off: stream order.",
+    "batch: sort a step's rows by attention cost, so that ranks work on like rows; window: make each step of like rows, out of 16 steps; off: stream order.",
 )
 @_option("skip_rows", Numbers(int), "Rows that keep their place but are not trained on: 17,1204.")
 @_option("lr", float, "Peak learning rate. The default suits a pretrained model; random weights want 1e-3 or so.")

@@ -57,7 +57,7 @@ def plan_step(prepared: Prepared, counts: Counts, step: int, *, world: int) -> S
     Raises UserError where nothing in the step is a target: its gradient would be 0 ÷ 0.
     """
     config = prepared.config
-    rows = prepared.order.step(step)
+    rows = prepared.order.step(step, cost=counts.cost)
     if config.skip_rows:
         rows = StepRows(
             rows=rows.rows, epochs=rows.epochs, weights=rows.weights & ~np.isin(rows.rows, config.skip_rows)

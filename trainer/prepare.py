@@ -69,7 +69,13 @@ def prepare(config: RunConfig, *, world: int = 1) -> Prepared:
         folder=config.run_folder,
         corpus=corpus,
         eval_corpus=eval_corpus,
-        order=Order(rows=len(corpus), rows_per_step=config.rows_per_step, positions=positions, seed=config.seed),
+        order=Order(
+            rows=len(corpus),
+            rows_per_step=config.rows_per_step,
+            positions=positions,
+            seed=config.seed,
+            balance=config.balance,
+        ),
         max_segments=max(manifest.max_segments for manifest in manifests),
         max_segment_len=max(manifest.max_segment_len for manifest in manifests),
     )
@@ -150,7 +156,7 @@ def check_targets(prepared: Prepared, counts: Counts) -> None:
     # A step takes a row at most once from each epoch it spans; only the last may have fewer rows than the others.
     few = int(silent.sum()) * (order.rows_per_step // order.rows + 2) < order.rows_per_step
     for step in range(order.steps - 1 if few else 0, order.steps):
-        rows = order.step(step)
+        rows = order.step(step, cost=counts.cost)
         if silent[rows.rows[rows.weights]].all():
             raise UserError(
                 f"step {step + 1}: none of its rows has a token to train on (rows {row_list(rows.rows)})",

@@ -21,11 +21,10 @@ def example(number: int, length: int, *, all_targets: bool = True) -> tuple[int,
     return number, np.arange(10, 10 + length, dtype=np.int32), mask
 
 
-def batch(*rows: list[int]) -> RowBatch:
+def batch(*rows: list[int], align: int = 1) -> RowBatch:
     numbers = iter(range(100, 1000))
-    return lay_out(
-        [[example(next(numbers), length) for length in row] for row in rows], capacity=C, max_segments=S, pad_id=PAD
-    )
+    placed = [[example(next(numbers), length) for length in row] for row in rows]
+    return lay_out(placed, capacity=C, max_segments=S, pad_id=PAD, align=align)
 
 
 def test_a_row_by_hand() -> None:
@@ -111,6 +110,84 @@ def test_each_broken_rule_is_named_with_its_row(name: str, place: object, value:
     assert rule in found[1]
 
 
+def test_an_aligned_row_by_hand() -> None:
+    """Every segment of an example is filled up to a multiple of 8; the pad tail stays one segment behind them."""
+    rows = batch([3, 8, 9], align=8)
+    assert rows.cu_seqlens[0].tolist() == [0, 8, 16, 32, 64, 64, 64, 64, 64]
+    assert rows.input_ids[0, :18].tolist() == [10, 11, 12, *[PAD] * 5, *range(10, 18), 10, 11]
+    assert rows.loss_mask[0, :9].tolist() == [False, True, True, *[False] * 6]
+    assert rows.position_ids[0, :9].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0]
+    assert rows.example_lens is not None
+    assert rows.example_lens[0].tolist() == [3, 8, 9, 0, 0, 0, 0, 0]
+    assert [
+        int(column[0]) for column in (rows.num_segments, rows.num_examples, rows.num_supervised, rows.sum_sq_len)
+    ] == [4, 3, 2 + 7 + 8, 8**2 + 8**2 + 16**2]
+    assert broken_rule(rows, pad_id=PAD, vocab_size=100, align=8) is None
+
+
+def test_an_aligned_row_without_a_pad_tail_ends_in_alignment_padding() -> None:
+    rows = batch([33, 15], align=16)
+    assert rows.cu_seqlens[0, :4].tolist() == [0, 48, 64, 64]
+    assert (int(rows.num_segments[0]), int(rows.num_examples[0])) == (2, 2)
+    with pytest.raises(ValueError, match="row 0"):
+        batch([33, 15, 1], align=16)
+
+
+def test_rows_that_are_not_aligned_have_no_column_of_lengths() -> None:
+    assert batch([3, 8]).example_lens is None
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 20), max_size=7), min_size=1, max_size=4),
+    st.sampled_from([2, 4, 8, 16, 32, 64]),
+)
+def test_what_is_laid_out_aligned_breaks_no_rule(rows: list[list[int]], align: int) -> None:
+    kept = []
+    for row in rows:
+        kept.append([])
+        for length in row:
+            if sum(-(-one // align) for one in [*kept[-1], length]) <= C // align:
+                kept[-1].append(length)
+    laid = batch(*kept, align=align)
+    assert broken_rule(laid, pad_id=PAD, vocab_size=100, align=align) is None
+    assert not (laid.cu_seqlens % align).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "rule"),
+    [
+        ("example_lens", (1, 0), 0, "rounded up to the alignment"),
+        ("example_lens", (1, 0), 9, "rounded up to the alignment"),
+        ("example_lens", (1, 0), 2, "alignment padding must hold"),
+        ("example_lens", (1, 2), 1, "0 for the pad tail"),
+        ("example_lens", (1, 7), 1, "0 for the pad tail"),
+        ("input_ids", (1, 3), 5, "alignment padding must hold"),
+        ("input_ids", (1, 15), 5, "alignment padding must hold"),
+    ],
+)
+def test_each_broken_rule_of_alignment_is_named_with_its_row(name: str, place: object, value: int, rule: str) -> None:
+    rows = batch([5], [3, 2], [64], align=8)
+    found = broken_rule(broken(rows, name, place, value), pad_id=PAD, vocab_size=100, align=8)
+    assert found is not None
+    assert found[0] == 1
+    assert rule in found[1]
+
+
+def test_a_target_on_alignment_padding_is_seen() -> None:
+    rows = broken(batch([5], [3, 2], align=8), "loss_mask", (1, 12), True)
+    rows = broken(rows, "num_supervised", 1, int(rows.num_supervised[1]) + 1)
+    assert broken_rule(rows, pad_id=PAD, vocab_size=100, align=8) == (
+        1,
+        "loss_mask must be false on alignment padding",
+    )
+
+
+def test_aligned_rows_without_their_lengths_are_seen() -> None:
+    rows = replace(batch([8], align=8), example_lens=None)
+    found = broken_rule(rows, pad_id=PAD, vocab_size=100, align=8)
+    assert found == (0, "example_lens must be there where examples are aligned")
+
+
 def test_every_column_is_under_some_rule() -> None:
     """A column that could be changed without notice would be a hole."""
     covered = {
@@ -123,6 +200,7 @@ def test_every_column_is_under_some_rule() -> None:
         "num_examples",
         "sum_sq_len",
         "num_supervised",
+        "example_lens",
     }
     assert {field.name for field in fields(RowBatch)} == covered
 
