@@ -181,8 +181,10 @@ def build(
 @main.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def stats(path: Path, as_json: bool) -> None:
-    """Density, lower bound, segments a row, and the padding saved.
+@click.option("--ranks", type=int, default=8, help="Ranks of the run whose waiting is simulated.")
+@click.option("--rows-per-step", type=int, help="Rows of its steps, over all ranks.  [default: one a rank]")
+def stats(path: Path, as_json: bool, ranks: int, rows_per_step: int | None) -> None:
+    """Density, lower bound, segments a row, the padding saved, and what ranks would wait for each other.
 
     \b
     packer stats data/packed
@@ -190,7 +192,7 @@ def stats(path: Path, as_json: bool) -> None:
     from packer.report import print_stats
     from packer.stats import measure
 
-    measured = measure(path)
+    measured = measure(path, ranks=ranks, rows_per_step=rows_per_step)
     if as_json:
         click.echo(json.dumps(measured.to_json(), indent=1, sort_keys=True))
     else:

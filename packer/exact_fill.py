@@ -83,10 +83,10 @@ class _Supply:
         return half + (longer & -longer).bit_length() - 1
 
 
-def exact_fill(histogram: Int64Array, *, capacity: int, limit: int, bound: int = 0) -> list[Group]:
+def exact_fill(histogram: Int64Array, *, capacity: int, limit: int, bound: int = 0, hopeless: int = 0) -> list[Group]:
     """Groups of rows for examples counted by length (int [≤ capacity+1], histogram[0] = 0), at most `limit` examples a row (0: any number).
 
-    Tries settings until one needs no more than `bound` rows, and gives the best.
+    Tries settings until one needs no more than `bound` rows, and gives the best; only one where that needs more than `hopeless` rows (0: any number).
     """
     best: list[Group] = []
     for crowded, margin in _settings(limit or capacity):
@@ -95,7 +95,7 @@ def exact_fill(histogram: Int64Array, *, capacity: int, limit: int, bound: int =
         if not best or groups[-1][1] < best[-1][1]:
             best = groups
         # Where rows never were crowded, another setting changes nothing.
-        if not best or best[-1][1] <= bound or not filling.was_crowded:
+        if not best or best[-1][1] <= bound or not filling.was_crowded or 0 < hopeless < best[-1][1]:
             break
     return best
 

@@ -27,6 +27,8 @@ Strategy = Literal["optimal", "bfd", "ffd", "sequential"]
 _SEQUENTIAL_LIMIT = 63
 # `auto` gives up at most this much density for a small number of segments a row: one row in a thousand.
 _AUTO_COST = 1000
+# What the settings of an exact fill, or best-fit beside it, can make up for: measured under 1 %. A limit that misses by more is not tried again.
+_HOPELESS = 50
 # Examples that get their places at a time: what that needs besides the plan itself then stays under 20 MB.
 _AT_A_TIME = 1 << 18
 
@@ -131,23 +133,26 @@ def _places(histogram: Int64Array, capacity: int, limit: int | None, strategy: S
     # Rows of fewer places than this would be too many even if every place were taken.
     segments = -(-(-(-examples // max(allowed, 1)) + 1) // SEGMENTS_MULTIPLE) * SEGMENTS_MULTIPLE
     while True:
-        places = _with_limit(histogram, capacity, segments - 1, strategy)
+        places = _with_limit(histogram, capacity, segments - 1, strategy, hopeless=allowed + allowed // _HOPELESS)
         if _row_count(places) <= allowed:
             return segments - 1, places
         segments += SEGMENTS_MULTIPLE
 
 
-def _with_limit(histogram: Int64Array, capacity: int, limit: int, strategy: Strategy) -> list[Places]:
-    """Places under a limit of examples a row (0: none)."""
+def _with_limit(
+    histogram: Int64Array, capacity: int, limit: int, strategy: Strategy, *, hopeless: int = 0
+) -> list[Places]:
+    """Places under a limit of examples a row (0: none); not the best there are where they need more than `hopeless` rows (0: any number)."""
     if strategy == "bfd":
         return best_fit_decreasing(histogram, capacity=capacity, limit=limit)
     if strategy == "ffd":
         return first_fit_decreasing(histogram, capacity=capacity, limit=limit)
     bound = max(_bound(histogram, capacity), -(-int(histogram.sum()) // limit) if limit else 0)
-    places = _as_places(exact_fill(histogram, capacity=capacity, limit=limit, bound=bound))
-    if _row_count(places) > bound:
+    places = _as_places(exact_fill(histogram, capacity=capacity, limit=limit, bound=bound, hopeless=hopeless))
+    rows = _row_count(places)
+    if rows > bound and not 0 < hopeless < rows:
         best_fit = best_fit_decreasing(histogram, capacity=capacity, limit=limit)
-        if _row_count(best_fit) < _row_count(places):
+        if _row_count(best_fit) < rows:
             return best_fit
     return places
 

@@ -39,6 +39,7 @@ def print_stats(stats: Stats) -> None:
     _ledger(console, stats.manifest)
     _splits(console, stats)
     _baselines(console, stats)
+    _waiting(console, stats)
     recipe, train = stats.recipe, stats.splits["train"]
     console.print(
         Text(
@@ -139,4 +140,33 @@ def _baselines(console: Console, stats: Stats) -> None:
     slots = train.rows * train.capacity
     table.add_row("packed rows", f"{train.rows:,}", f"{slots:,}", f"{1 - train.density:.1%}", "")
     console.print(table)
+    console.print()
+
+
+def _waiting(console: Console, stats: Stats) -> None:
+    """Of ranks for each other by --balance, what windows change about the steps, and whether neighbouring rows are alike."""
+    waiting = stats.waiting
+    table = _table(
+        f"Waiting of {waiting.ranks} ranks, {waiting.rows_per_step} rows a step", "", "batch", "window", "off"
+    )
+    for label, found in (
+        ("full attention in every layer", waiting.every_layer),
+        ("in one layer of four", waiting.one_layer_in_four),
+    ):
+        table.add_row(label, f"{found.batch:.1%}", f"{found.window:.1%}", f"{found.off:.1%}")
+    random, window = waiting.make_up.random, waiting.make_up.window
+    for label, before, after in (
+        ("between steps, of the variance of attention", random.attention, window.attention),
+        ("between steps, of the variance of targets", random.targets, window.targets),
+    ):
+        table.add_row(label, f"{before:.1%}", f"{after:.1%}", f"{before:.1%}")
+    console.print(table)
+    console.print(Text(f"Cost of a row: {waiting.cost_model}. {waiting.steps:,} steps simulated."))
+    order = stats.order
+    console.print(
+        Text(
+            f"Order of rows: mean length of a row's examples against its place {order.length_rank_correlation:+.3f} (rank correlation), "
+            f"against the next row's {order.length_autocorrelation:+.3f}; 0 is no order."
+        )
+    )
     console.print()

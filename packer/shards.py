@@ -127,7 +127,7 @@ class Corpus:
         return (self[index] for index in range(len(self)))
 
     def column(self, name: str) -> np.ndarray:
-        """One of num_segments, num_examples, num_supervised (int32 [R]) and sum_sq_len (int64 [R]) over all rows."""
+        """An integer column over all rows: num_segments, num_examples, num_supervised (int32 [R]), sum_sq_len (int64 [R]), or one of lists: [R, width]."""
         parts = [
             read_column(self._reader(shard), batch, name, rows=self._due(shard, batch), path=self._path(shard))
             for shard, batch in self._all_batches()

@@ -19,8 +19,10 @@ from packer.manifest import Manifest, load_manifest
 from packer.savings import Padded, compare
 from packer.shards import Corpus
 from packer.types import Int64Array
+from packer.waiting import RowCosts, Waiting, autocorrelation, rank_correlation, simulate
 
 _RECIPE_EXAMPLES = 128
+_MOST_SIMULATED = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,14 +86,26 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RowOrder:
+    """Of the mean length of each row's examples: its rank correlation with the place of the row, and its correlation with the next row's. Near 0
+    (within 2 ÷ √rows) where neighbours are not alike.
+    """
+
+    length_rank_correlation: float
+    length_autocorrelation: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Stats:
-    """baselines, savings and recipe are of the train split. bytes_per_token: shards only, all splits."""
+    """baselines, savings, recipe, order and waiting are of the train split. bytes_per_token: shards only, all splits."""
 
     manifest: Manifest
     splits: Mapping[str, SplitStats]
     baselines: Mapping[str, Baseline]
     savings: Mapping[str, Saving]
     recipe: Recipe
+    order: RowOrder
+    waiting: Waiting
     bytes_per_token: float
     token_store_bytes: int
 
@@ -101,8 +115,14 @@ class Stats:
         return {**document, "ledger": manifest["ledger"], "corpus_digest": manifest["corpus_digest"]}
 
 
-def measure(folder: Path) -> Stats:
-    """Reads the manifest, the table of examples and the small columns of the shards; raises UserError where one cannot be read."""
+def measure(folder: Path, *, ranks: int = 8, rows_per_step: int | None = None) -> Stats:
+    """Reads the manifest, the table of examples and the small columns of the shards; raises UserError where one cannot be read.
+
+    ranks, rows_per_step: of the run whose waiting is simulated; None: a row a rank.
+    """
+    for option, value in (("--ranks", ranks), ("--rows-per-step", rows_per_step)):
+        if value is not None and not 1 <= value <= _MOST_SIMULATED:
+            raise UserError(f"{option} {value}: must be from 1 to {_MOST_SIMULATED}", f"try {option} 8")
     manifest = load_manifest(folder)
     lengths = _example_lengths(folder)
     splits = {
@@ -114,6 +134,12 @@ def measure(folder: Path) -> Stats:
     slots = train.rows * manifest.capacity
     rows_for_128 = max(1, round(_RECIPE_EXAMPLES * train.rows / train.examples))
     size = sum(shard.bytes for split in manifest.splits.values() for shard in split.shards)
+    corpus = Corpus(folder, split="train")
+    costs = RowCosts(
+        capacity=manifest.capacity,
+        squares=corpus.column("sum_sq_len").astype(np.int64),
+        targets=corpus.column("num_supervised").astype(np.int64),
+    )
     return Stats(
         manifest=manifest,
         splits=splits,
@@ -127,6 +153,8 @@ def measure(folder: Path) -> Stats:
             rows_for_128_examples=rows_for_128,
             steps_per_epoch=-(-train.rows // rows_for_128),
         ),
+        order=_order(corpus),
+        waiting=simulate(costs, ranks=ranks, rows_per_step=rows_per_step or ranks),
         bytes_per_token=size / sum(split.tokens for split in manifest.splits.values()),
         token_store_bytes=sum(file.stat().st_size for file in sorted((folder / "tokens").glob("*.arrow"))),
     )
@@ -186,6 +214,16 @@ def _split(folder: Path, manifest: Manifest, name: str, lengths: Int64Array) -> 
             max=int(lengths.max(initial=0)),
         ),
     )
+
+
+def _order(corpus: Corpus) -> RowOrder:
+    examples = corpus.column("num_examples")
+    if corpus.manifest.align > 1:
+        tokens = corpus.column("example_lens").sum(axis=1)
+    else:
+        tokens = corpus.column("cu_seqlens")[np.arange(len(examples)), examples]
+    lengths = tokens / examples
+    return RowOrder(length_rank_correlation=rank_correlation(lengths), length_autocorrelation=autocorrelation(lengths))
 
 
 def _baseline(padded: Padded) -> Baseline:

@@ -103,8 +103,16 @@ def read_views(reader: pa.RecordBatchFileReader, batch: int, *, rows: int, path:
 
 
 def read_column(reader: pa.RecordBatchFileReader, batch: int, name: str, *, rows: int, path: Path) -> np.ndarray:
-    """One integer column of record batch number `batch`, checked like `read_views`."""
-    return _read(reader, batch, [name], lambda read: read.column(name).to_numpy(), rows=rows, path=path)
+    """One integer column of record batch number `batch` ([n], or [n, width] of lists), checked like `read_views`."""
+
+    def values(read: pa.RecordBatch) -> np.ndarray:
+        column = read.column(name)
+        if not pa.types.is_fixed_size_list(column.type):
+            return column.to_numpy()  # type: ignore[no-any-return]
+        flat: np.ndarray = column.flatten().to_numpy()
+        return flat.reshape(len(column), column.type.list_size)
+
+    return _read(reader, batch, [name], values, rows=rows, path=path)
 
 
 def _read(

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", "console", "files"}
-PURE = ("plan", "exact_fill", "heuristics", "layout", "order", "ledger", "savings", "schema", "types")
+PURE = ("plan", "exact_fill", "heuristics", "waiting", "layout", "order", "ledger", "savings", "schema", "types")
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
     "fsspec": {"packer/source.py", "packer/readers.py"},

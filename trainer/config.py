@@ -14,9 +14,9 @@ from typing import Literal, get_args
 
 from packer.console import TomlValue, nearest
 from packer.errors import UserError
-from packer.order import Balance as Balance
 
 Init = Literal["pretrained", "random"]
+Balance = Literal["batch", "window", "off"]
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
 Dtype = Literal["auto", "bf16", "fp32"]
 Checkpointing = Literal["none", "selective", "full"]

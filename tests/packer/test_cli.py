@@ -49,7 +49,7 @@ def two_lines(run: subprocess.CompletedProcess[str], status: int = 2) -> tuple[s
         ((*BUILD, "--max-loss", "101%"), "--max-loss 101%: must be from 0% to 100%", "try --max-loss 1%"),
         ((*BUILD, "--eval-fraction", "1"), "--eval-fraction 1: must be from 0 up to, but not including, 1", "try --eval-fraction 0.01"),
         ((*BUILD, "--shard-rows", "10"), "--shard-rows 10: must be a multiple of 16", "leave it out for shards of about 256 MB"),
-        ((*BUILD, "--strategy", "best"), "--strategy best: must be one of optimal, bfd, sequential", "try --strategy optimal"),
+        ((*BUILD, "--strategy", "best"), "--strategy best: must be one of optimal, bfd, ffd, sequential", "try --strategy optimal"),
         ((*BUILD, "--train-on", "user"), "--train-on user: must be one of assistant, last, all", "try --train-on assistant"),
         ((*BUILD, "--overlong", "cut"), "--overlong cut: must be one of drop, truncate, split, error", "try --overlong drop"),
         ((*BUILD, "--format", "alpaca"), "--format alpaca: must be one of auto, messages, sharegpt, prompt-completion, instruction, text", "try --format auto"),

@@ -100,12 +100,39 @@ def test_json_has_the_documented_keys_and_nothing_else_on_stdout(built: Path, pa
     assert set(document["recipe"]) == {"examples_per_row", "rows_for_128_examples", "steps_per_epoch"}
 
 
+def test_waiting_and_order_are_reckoned_from_the_rows(built: Path, packer_cli) -> None:
+    document = json.loads(packer_cli("stats", built, "--json", "--ranks", "2", "--rows-per-step", "4").stdout)
+    waiting = document["waiting"]
+    assert (waiting["ranks"], waiting["rows_per_step"]) == (2, 4)
+    for block in ("every_layer", "one_layer_in_four"):
+        assert set(waiting[block]) == {"batch", "window", "off"}
+    assert "65,536" in waiting["cost_model"]
+    assert set(waiting["make_up"]) == {"random", "window"}
+    corpus = packer.open(built)
+    assert waiting["steps"] == -(-len(corpus) // 4)
+    means = [float(np.diff(row.cu_seqlens[: row.num_examples + 1]).mean()) for row in corpus]
+    places = [sum(other < one for other in means) + (means.count(one) + 1) / 2 for one in means]
+    expected = np.corrcoef(places, np.arange(len(means)))[0, 1]
+    assert document["order"]["length_rank_correlation"] == pytest.approx(expected, abs=1e-9)
+    assert document["order"]["length_autocorrelation"] == pytest.approx(np.corrcoef(means[:-1], means[1:])[0, 1])
+    default = json.loads(packer_cli("stats", built, "--json").stdout)["waiting"]
+    assert (default["ranks"], default["rows_per_step"]) == (8, 8)
+
+
+@pytest.mark.parametrize("option", ["--ranks", "--rows-per-step"])
+def test_no_ranks_or_too_many_rows_are_two_lines(built: Path, packer_cli, option: str) -> None:
+    for value in ("0", "65537"):
+        run = packer_cli("stats", built, option, value)
+        assert run.returncode == 2
+        assert run.stderr.splitlines() == [f"error: {option} {value}: must be from 1 to 65536", f"hint: try {option} 8"]
+
+
 def test_the_report_fits_80_columns_without_colour(built: Path, packer_cli) -> None:
     run = packer_cli("stats", built, COLUMNS="80")
     assert run.returncode == 0
     assert max(len(line) for line in run.stdout.splitlines()) <= 80
     assert "\x1b" not in run.stdout
-    for word in ("read", "density", "lower bound", "supervised", "Recipe", "padding"):
+    for word in ("read", "density", "lower bound", "supervised", "Recipe", "padding", "Waiting", "window", "Order"):
         assert word in run.stdout
 
 

@@ -82,6 +82,26 @@ def test_a_step_is_divided_by_the_targets_of_all_its_rows_whatever_the_ranks(pre
         assert {plan_step(prepared, counts, step, world=world).supervised for world in (1, 2, 5)} == {expected}
 
 
+def test_windowed_steps_are_of_like_rows_whatever_the_ranks(prepared: Prepared, tmp_path: Path) -> None:
+    """40 rows, 2 a step: 20 steps, two windows. The same rows as the stream has, sorted inside each window."""
+    options = {"shards": str(tmp_path / "packed"), "model": "none", "rows_per_step": 2}
+    plain = prepare(RunConfig(**options))
+    window = prepare(RunConfig(**options, balance="window"))
+    counts = Counts.of(prepared.corpus)
+    cost = [row.sum_sq_len for row in prepared.corpus]
+    for first, end in ((0, 16), (16, 20)):
+        rows = [row for step in range(first, end) for row in plain.order.step(step).rows.tolist()]
+        steps = [plan_step(window, counts, step, world=1).rows.tolist() for step in range(first, end)]
+        assert sorted(row for step in steps for row in step) == sorted(rows)
+        ordered = sorted(cost[row] for row in rows)
+        assert sorted(sorted(cost[row] for row in step) for step in steps) == [
+            ordered[place : place + 2] for place in range(0, len(rows), 2)
+        ]
+    for step in range(window.order.steps):
+        dealt = [plan_step(window, counts, step, world=world) for world in (1, 2, 3)]
+        assert len({(tuple(plan.rows.tolist()), plan.supervised, plan.squares) for plan in dealt}) == 1
+
+
 def test_a_skipped_row_keeps_its_place_and_loses_its_weight(prepared: Prepared, tmp_path: Path) -> None:
     plain = plan_step(prepared, Counts.of(prepared.corpus), 0, world=1)
     skipped = int(plain.rows[2])

@@ -214,6 +214,7 @@ def changed(folder: Path, **more: object) -> RunConfig:
         ({"steps": 13}, "--steps or --epochs"),
         ({"seed": 1}, "--seed: 0 then, 1 now"),
         ({"balance": "off"}, "--balance: batch then, off now"),
+        ({"balance": "window"}, "--balance: batch then, window now"),
     ],
 )
 @pytest.mark.usefixtures("uninterrupted")
