@@ -47,9 +47,10 @@ test: check
 test-full: check
 	$(BIN)/pytest
 
-# Beside the peers, in an environment of its own; ROWS and BENCH_TOKENIZER name other chats and another tokenizer.
+# Beside the peers, in an environment of its own; ROWS, BENCH_TOKENIZER and LENGTHS name other chats, another tokenizer and modelled lengths.
 ROWS            ?= $(SAMPLE)
 BENCH_TOKENIZER ?= $(TINY)
+LENGTHS         ?= ../shared/data/lengths.py
 
 .venv-bench/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-bench
@@ -59,6 +60,7 @@ BENCH_TOKENIZER ?= $(TINY)
 
 bench: .venv-bench/.installed
 	.venv-bench/bin/python -m tests.benchmarks.bench_build --rows $(ROWS) --tokenizer $(BENCH_TOKENIZER)
+	if [ -f "$(LENGTHS)" ]; then .venv-bench/bin/python -m tests.benchmarks.bench_plan --lengths $(LENGTHS); else echo "no $(LENGTHS): plans are not measured"; fi
 
 clean:
 	rm -rf $(VENV) .venv-bench $(PACKED) $(RUN) build *.egg-info
