@@ -104,13 +104,13 @@ def broken_boundaries(batch: RowBatch) -> list[tuple[int, str]]:
     capacity = batch.input_ids.shape[1]
     max_segments = batch.cu_seqlens.shape[1] - 1
     cu, used = batch.cu_seqlens, batch.num_segments
-    live: BoolArray = np.arange(max_segments) < used[:, None]
-    rises: BoolArray = cu[:, 1:] > cu[:, :-1]
+    live = np.arange(max_segments) < used[:, None]
+    rises = cu[:, 1:] > cu[:, :-1]
     last = cu[np.arange(len(cu)), np.clip(used, 0, max_segments)]
     return _named(
         ("num_segments must be between 1 and max_segments", (used < 1) | (used > max_segments)),
         ("cu_seqlens must start at 0", cu[:, 0] != 0),
-        ("cu_seqlens must increase strictly over the segments in use", (live & ~rises).any(axis=1)),
+        ("cu_seqlens must increase strictly over the segments in use", np.any(live & ~rises, axis=1)),
         ("cu_seqlens must reach the capacity at the last segment in use", last != capacity),
         ("cu_seqlens must repeat the capacity past the segments in use", np.any(~live & (cu[:, 1:] != capacity), axis=1)),
     )
@@ -146,8 +146,8 @@ def _broken_contents(batch: RowBatch, *, pad_id: int, vocab_size: int) -> list[t
     # Seen as unsigned, a negative id is a very large one.
     highest = ids.view(np.uint32).max(axis=1) if rows else np.zeros(0, dtype=np.uint32)
     return _named(
-        ("only the last segment may be a pad tail", (is_tail & (place != used[:, None] - 1)).any(axis=1)),
-        ("example_ids must be -1 for the pad tail", (live & (batch.example_ids < -1)).any(axis=1)),
+        ("only the last segment may be a pad tail", np.any(is_tail & (place != used[:, None] - 1), axis=1)),
+        ("example_ids must be -1 for the pad tail", np.any(live & (batch.example_ids < -1), axis=1)),
         ("position_ids must restart at 0 in each segment", jumps.any(axis=1) | late.any(axis=1)),
         ("loss_mask must be false on every segment's first token", first_target.any(axis=1)),
         ("loss_mask must be false on the pad tail", tail_target),
