@@ -112,7 +112,10 @@ def broken_boundaries(batch: RowBatch) -> list[tuple[int, str]]:
         ("cu_seqlens must start at 0", cu[:, 0] != 0),
         ("cu_seqlens must increase strictly over the segments in use", np.any(live & ~rises, axis=1)),
         ("cu_seqlens must reach the capacity at the last segment in use", last != capacity),
-        ("cu_seqlens must repeat the capacity past the segments in use", np.any(~live & (cu[:, 1:] != capacity), axis=1)),
+        (
+            "cu_seqlens must repeat the capacity past the segments in use",
+            np.any(~live & (cu[:, 1:] != capacity), axis=1),
+        ),
     )
 
 
