@@ -10,6 +10,7 @@ import click
 from packer.errors import GateError, UserError
 
 _PATH = click.argument("path", type=click.Path(path_type=Path))
+_SUPERVISED_EXAMPLES = 8
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
 
@@ -81,4 +82,53 @@ def verify(path: Path, deep: bool, sample: int, as_json: bool) -> None:
         )
 
 
-FOLDER_COMMANDS = (stats, verify)
+@click.command(name="inspect")
+@_PATH
+@click.option("--row", type=int, help="Row N of the split, from 0.")
+@click.option("--example", type=int, help="Example N (its example_id), wherever it lies.")
+@click.option(
+    "--supervised",
+    is_flag=True,
+    help="Only what the model learns to say; without --row and --example of the first rows.",
+)
+@click.option(
+    "--split", type=click.Choice(["train", "eval"]), help="Split to look in.  [default: train, or the example's own]"
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help="Show the first N examples of the split.  [default: 8 with --supervised]",
+)
+@_JSON
+def inspect_(
+    path: Path,
+    row: int | None,
+    example: int | None,
+    supervised: bool,
+    split: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """One row or example decoded: boundaries, targets, pad, and where each example came from (without a choice: row 0).
+
+    \b
+    packer inspect data/packed --row 12
+    packer inspect data/packed --example 812
+    packer inspect data/packed --supervised | less
+    """
+    from packer.report_inspect import print_inspect
+    from packer.show import show
+
+    chosen = [name for name, value in (("--row", row), ("--example", example), ("--limit", limit)) if value is not None]
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen)} were both given", f"give {chosen[0]} alone")
+    if supervised and not chosen:
+        limit = _SUPERVISED_EXAMPLES
+    shown = show(path, split=split, row=row, example=example, limit=limit)
+    if as_json:
+        _echo_json({"rows": [one.to_json(only_targets=supervised) for one in shown.rows]})
+    else:
+        print_inspect(shown, only_targets=supervised)
+
+
+FOLDER_COMMANDS = (stats, verify, inspect_)

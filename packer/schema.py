@@ -151,8 +151,8 @@ def _broken_contents(batch: RowBatch, *, pad_id: int, vocab_size: int) -> list[t
     return _named(
         ("only the last segment may be a pad tail", np.any(is_tail & (place != used[:, None] - 1), axis=1)),
         ("example_ids must be -1 for the pad tail", np.any(live & (batch.example_ids < -1), axis=1)),
-        ("position_ids must restart at 0 in each segment", jumps.any(axis=1) | late.any(axis=1)),
-        ("loss_mask must be false on every segment's first token", first_target.any(axis=1)),
+        ("position_ids must restart at 0 in each segment", np.any(jumps, axis=1) | np.any(late, axis=1)),
+        ("loss_mask must be false on every segment's first token", np.any(first_target, axis=1)),
         ("loss_mask must be false on the pad tail", tail_target),
         ("the pad tail must hold the pad id", tail_token),
         ("example_ids must be -1 past the segments in use", np.any(~live & (batch.example_ids != -1), axis=1)),
