@@ -131,4 +131,30 @@ def inspect_(
         print_inspect(shown, only_targets=supervised)
 
 
-FOLDER_COMMANDS = (stats, verify, inspect_)
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@_JSON
+def diff(a: Path, b: Path, as_json: bool) -> int:
+    """What differs between two builds, and why; status 1 where their rows differ.
+
+    Says whether the shards are the same bytes, the same rows in another order, or different; then options, sources, tokenizer,
+    template and versions that differ, and which examples changed.
+
+    \b
+    packer diff data/packed data/packed-new
+    """
+    from packer.console import EXIT_NO
+    from packer.diff import diff as run_diff
+    from packer.progress import console_progress
+    from packer.report_diff import print_diff
+
+    difference = run_diff(a, b, console_progress(quiet=False))
+    if as_json:
+        _echo_json(difference.to_json())
+    else:
+        print_diff(difference, a, b)
+    return 0 if difference.equal else EXIT_NO
+
+
+FOLDER_COMMANDS = (stats, verify, inspect_, diff)

@@ -64,19 +64,16 @@ def _title(row: ShownRow) -> Text:
 def _heading(console: Console, segment: Segment, plain: bool) -> None:
     slots = f"slots {segment.start:,} to {segment.end - 1:,}"
     if segment.example is None:
-        words = f"pad × {segment.tokens:,} · {slots}"
+        title, facts = f"pad × {segment.tokens:,}", slots
     else:
-        origin = f" · {printable(segment.origin)}" if segment.origin else ""
-        words = (
-            f"example {segment.example:,}{origin} · {slots} · {segment.tokens:,} tokens, {segment.targets:,} targets"
-        )
+        title = f"example {segment.example:,}{f' · {printable(segment.origin)}' if segment.origin else ''}"
+        facts = f"{slots} · {segment.tokens:,} tokens, {segment.targets:,} targets"
     console.print()
     if plain:
-        console.print(Text(f"── {words} ──"), soft_wrap=True)
-    elif len(words) + 2 < console.width:
-        console.print(Rule(Text(words, style="bold"), align="left", style=_FAINT))
+        console.print(Text(f"── {title} · {facts} ──"), soft_wrap=True)
     else:
-        console.print(Text(words, style="bold"))
+        console.print(Rule(Text(title, style="bold"), align="left", style=_FAINT))
+        console.print(Text(facts, style=_FAINT))
 
 
 def _whole(segment: Segment, spelled: re.Pattern[str], plain: bool) -> Text:
