@@ -37,8 +37,11 @@ def print_inspect(shown: Shown, *, only_targets: bool) -> None:
                 continue
             body = _learnt(segment, spelled, plain) if only_targets else [_whole(segment, spelled, plain)]
             for text in body:
-                # A pipe gets lines as they are in the data; a terminal wraps them at words.
-                console.print(text, soft_wrap=not console.is_terminal)
+                if console.is_terminal:
+                    console.print(text)
+                else:
+                    # A pipe gets lines and tabs as they are in the data; a terminal's lines are wrapped at words.
+                    console.out(text.plain, highlight=False)
 
 
 def _legend(plain: bool, only_targets: bool) -> Text:
