@@ -41,7 +41,7 @@ def print_inspect(shown: Shown, *, only_targets: bool) -> None:
                     console.print(text)
                 else:
                     # A pipe gets lines and tabs as they are in the data; a terminal's lines are wrapped at words.
-                    console.out(text.plain, highlight=False)
+                    console.file.write(text.plain + "\n")
 
 
 def _legend(plain: bool, only_targets: bool) -> Text:
