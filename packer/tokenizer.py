@@ -203,7 +203,13 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> Tokenizer:
 
     try:
         inner = PreTrainedTokenizerFast.from_pretrained(folder)
-    except (ValueError, OSError, TypeError, json.JSONDecodeError) as error:
+    except Exception as error:
+        # `tokenizers` says what is wrong with a file by a bare Exception.
+        if (
+            not isinstance(error, ValueError | OSError | TypeError | LookupError | AttributeError)
+            and type(error) is not Exception
+        ):
+            raise
         raise UserError(
             f"--tokenizer {name}: cannot be loaded ({first_line(error)})",
             "check its tokenizer.json and tokenizer_config.json",

@@ -99,14 +99,12 @@ def _rows(path: Path, entry: ShardFile, manifest: Manifest, name: str, findings:
         source = pa.memory_map(str(path))
         mapped = source.read_buffer()
         reader = pa.ipc.open_file(source)
-        fits = reader.schema.equals(expected, check_metadata=True)
+        other = "" if reader.schema.equals(expected, check_metadata=True) else _difference(reader.schema, expected)
         batches = reader.num_record_batches
     except DAMAGE as error:
         findings.add("a shard must be a readable Arrow file", entry.file, detail=_why(error))
         return Tally(complete=False)
-    if not findings.hold(
-        fits, "a shard's columns and metadata must be those of the format", entry.file, _difference(reader, expected)
-    ):
+    if not findings.hold(not other, "a shard's columns and metadata must be those of the format", entry.file, other):
         return Tally(complete=False)
     parts, first, complete = [], 0, True
     for number in range(batches):
@@ -151,9 +149,8 @@ def _why(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _difference(reader: pa.RecordBatchFileReader, expected: pa.Schema) -> str:
-    """What is other about a schema, in a few words."""
-    found = reader.schema
+def _difference(found: pa.Schema, expected: pa.Schema) -> str:
+    """What is other about a schema, in a few words; may raise what damaged names raise."""
     if found.names != expected.names:
         return f"columns {', '.join(found.names)}"
     for mine, wanted in zip(found, expected, strict=True):

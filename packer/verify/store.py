@@ -6,7 +6,7 @@ check_rows_against_store(folder, rows, findings, advance)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +28,13 @@ STORE = "tokens"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredSlice:
-    """One record batch of the store: source, rows, copies [n] and, one conversation behind the other, ids, loss_mask and turn_ends by offsets [n+1]."""
+    """One record batch of the store (not empty): source, rows, copies, is_eval [n] and, one conversation behind the other, ids, loss_mask and turn_ends by offsets [n+1]."""
 
     file: str
     source: Int64Array
     rows: Int64Array
     copies: Int64Array
+    is_eval: BoolArray
     offsets: Int64Array
     ids: Int32Array
     loss_mask: BoolArray
@@ -56,24 +57,33 @@ class StoredSlice:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stored:
+    """All conversations of the store, one column each: names int64 [2, n] (source, row), lengths, supervised int64 [n], is_eval bool [n]."""
+
+    names: Int64Array
+    lengths: Int64Array
+    supervised: Int64Array
+    is_eval: BoolArray
+
+
 def check_store(folder: Path, manifest: Manifest, table: ExampleTable | None, findings: Findings) -> bool:
-    """Counts: each example's conversation is there, as long and with as many targets; all tokens are those the ledger encoded.
+    """Counts: each example's conversation is there, as long, with as many targets and of its split; all tokens are those the ledger encoded.
 
     Returns whether there is a store and it can be read.
     """
     if not (folder / STORE).is_dir():
         return False
-    lengths: list[Int64Array] = []
-    supervised: list[Int64Array] = []
-    names: list[Int64Array] = []
+    parts: list[_Stored] = []
     encoded = 0
     try:
         for part in read_store(folder):
-            sizes = np.diff(part.offsets)
-            lengths.append(sizes)
-            supervised.append(np.diff(np.concatenate([[0], np.cumsum(part.loss_mask)])[part.offsets]))
-            names.append(np.stack([part.source, part.rows]))
-            encoded += int((sizes * part.copies).sum())
+            stored = _stored(part)
+            parts.append(stored)
+            encoded += int((stored.lengths * part.copies).sum())
+            for number in _unsound_turns(part).tolist():
+                name = f"source {part.source[number]} row {part.rows[number]}"
+                findings.add("turn_ends must rise and lie in their conversation", part.file, source=name)
     except StoreError as error:
         findings.add("the token store must be readable", error.file, detail=error.why)
         return False
@@ -83,35 +93,49 @@ def check_store(folder: Path, manifest: Manifest, table: ExampleTable | None, fi
         STORE,
         f"{encoded}, the ledger has {manifest.ledger.tokens.get('encoded')}",
     )
-    if table is not None:
-        empty = np.zeros(0, dtype=np.int64)
-        whole = np.concatenate([np.zeros((2, 0), dtype=np.int64), *names], axis=1)
-        _counts(
-            manifest, table, whole, np.concatenate([empty, *lengths]), np.concatenate([empty, *supervised]), findings
-        )
+    if table is not None and findings.hold(bool(parts) or not len(table), "the token store must have a part", STORE):
+        _counts(manifest, table, parts, findings)
     return True
 
 
-def _counts(
-    manifest: Manifest,
-    table: ExampleTable,
-    names: Int64Array,
-    lengths: Int64Array,
-    supervised: Int64Array,
-    findings: Findings,
-) -> None:
+def _stored(part: StoredSlice) -> _Stored:
+    sizes = np.diff(part.offsets)
+    supervised = np.zeros(len(part), dtype=np.int64)
+    starts = part.offsets[:-1][sizes > 0]
+    if len(starts):
+        supervised[sizes > 0] = np.add.reduceat(part.loss_mask.view(np.uint8), starts, dtype=np.int32)
+    names = np.stack([part.source, part.rows])
+    return _Stored(names=names, lengths=sizes, supervised=supervised, is_eval=part.is_eval)
+
+
+def _unsound_turns(part: StoredSlice) -> Int64Array:
+    """Conversations whose turns do not end one behind the other, from token 1 to their last."""
+    of = np.repeat(np.arange(len(part)), np.diff(part.turn_offsets))
+    ends = part.turn_ends[int(part.turn_offsets[0]) : int(part.turn_offsets[-1])]
+    falls = np.zeros(len(ends), dtype=bool)
+    falls[1:] = (np.diff(ends) <= 0) & (of[1:] == of[:-1])
+    return np.unique(of[falls | (ends < 1) | (ends > np.diff(part.offsets)[of])])
+
+
+def _counts(manifest: Manifest, table: ExampleTable, parts: Sequence[_Stored], findings: Findings) -> None:
+    names = np.concatenate([part.names for part in parts], axis=1)
+    lengths, supervised, is_eval = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("lengths", "supervised", "is_eval")
+    )
     order = np.lexsort(names[::-1])
-    keys = names[:, order]
-    widest = 1 + max(int(keys[1].max(initial=0)), int(table.row.max(initial=0)))
-    flat, wanted = keys[0] * widest + keys[1], table.source * widest + table.row
-    place = np.minimum(np.searchsorted(flat, wanted), max(len(flat) - 1, 0))
-    found = flat[place] == wanted if len(flat) else np.zeros(len(table), dtype=bool)
-    of = order[place] if len(flat) else place
-    fits = found & (lengths[of] <= manifest.capacity) if len(flat) else found
+    # One number a name, for one search of all examples.
+    widest = 1 + max(int(names[1].max()), int(table.row.max(initial=0)))
+    flat = (names[0] * widest + names[1])[order]
+    wanted = table.source * widest + table.row
+    place = np.minimum(np.searchsorted(flat, wanted), len(flat) - 1)
+    found, of = flat[place] == wanted, order[place]
+    # A longer conversation was cut: its examples are compared with it token by token, where that is asked for.
+    whole = found & (lengths[of] <= manifest.capacity)
     for rule, broken in (
         ("every example's conversation must be in the token store", ~found),
-        ("an example's tokens must be as many as in the token store", fits & (lengths[of] != table.tokens)),
-        ("an example's targets must be as many as in the token store", fits & (supervised[of] != table.supervised)),
+        ("an example's tokens must be as many as in the token store", whole & (lengths[of] != table.tokens)),
+        ("an example's targets must be as many as in the token store", whole & (supervised[of] != table.supervised)),
+        ("an example's split must be the token store's", found & (is_eval[of] != table.is_eval)),
     ):
         for example in np.flatnonzero(broken).tolist():
             findings.add(rule, STORE, example=example, source=table.origin(example, manifest))
@@ -149,7 +173,8 @@ def read_store(folder: Path) -> Iterator[StoredSlice]:
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 batch.validate(full=True)
-                yield _slice(file, batch)
+                if len(batch):
+                    yield _slice(file, batch)
         except DAMAGE as error:
             raise StoreError(file, " ".join(str(error).split())) from None
 
@@ -164,6 +189,7 @@ def _slice(file: str, batch: pa.RecordBatch) -> StoredSlice:
         source=to_numpy(batch.column("source")).astype(np.int64),
         rows=to_numpy(batch.column("row")).astype(np.int64),
         copies=to_numpy(batch.column("copies")).astype(np.int64),
+        is_eval=to_numpy(batch.column("is_eval")),
         offsets=offsets,
         ids=to_numpy(ids.values),
         loss_mask=unpack_bits(mask.values, 0, len(mask.values)),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.layout import lay_out
-from packer.schema import RowBatch, broken_rule
+from packer.schema import RowBatch, broken_rule, broken_rules
 
 C, S, PAD = 64, 8, 9
 
@@ -98,6 +98,7 @@ def broken(rows: RowBatch, name: str, place: object, value: object) -> RowBatch:
         ("input_ids", (1, 0), -1, "vocabulary"),
         ("example_ids", (1, 0), -1, "only the last segment"),
         ("example_ids", (1, 2), 7, "num_examples"),
+        ("example_ids", (1, 2), -2, "-1 for the pad tail"),
         ("example_ids", (1, 6), 7, "past the segments in use"),
         ("num_examples", 1, 3, "num_examples"),
         ("sum_sq_len", 1, 14, "sum_sq_len"),
@@ -109,6 +110,36 @@ def test_each_broken_rule_is_named_with_its_row(name: str, place: object, value:
     assert found is not None
     assert found[0] == 1
     assert rule in found[1]
+
+
+def test_every_broken_row_is_named_whatever_is_wrong_with_its_neighbours() -> None:
+    rows = batch([5], [3, 2], [64], [10, 20])
+    rows = broken(rows, "cu_seqlens", (0, 0), 1)
+    rows = broken(rows, "cu_seqlens", (2, 1), 63)
+    rows = broken(rows, "position_ids", (1, 4), 7)
+    rows = broken(rows, "sum_sq_len", 3, 0)
+    found = broken_rules(rows, pad_id=PAD, vocab_size=100)
+    assert [(row, rule.split()[0]) for row, rule in found] == [
+        (0, "cu_seqlens"),
+        (2, "cu_seqlens"),
+        (1, "position_ids"),
+        (3, "sum_sq_len"),
+    ]
+    assert broken_rule(rows, pad_id=PAD, vocab_size=100) == found[0]
+
+
+@given(
+    st.lists(st.integers(1, 20), min_size=1, max_size=7).filter(lambda row: sum(row) <= C),
+    st.integers(0, C - 1),
+    st.integers(0, 2**16 - 1),
+)
+def test_a_position_is_right_only_if_it_counts_from_its_segment_s_start(row: list[int], slot: int, value: int) -> None:
+    """The check goes by differences between neighbours; this reckons each position from the boundaries."""
+    rows = batch(row)
+    cu = rows.cu_seqlens[0].tolist()
+    expected = slot - max(start for start in cu if start <= slot)
+    found = broken_rule(broken(rows, "position_ids", (0, slot), value), pad_id=PAD, vocab_size=100)
+    assert (found is None) == (value == expected)
 
 
 def test_every_column_is_under_some_rule() -> None:

@@ -353,6 +353,11 @@ def store_mask(folder: Path) -> None:
     set_cell(folder / STORE, "loss_mask", 2, [not target for target in mask])
 
 
+def store_split(folder: Path) -> None:
+    sides = pa.ipc.open_file((folder / STORE).read_bytes()).read_all()["is_eval"].to_pylist()
+    set_cell(folder / STORE, "is_eval", 2, not sides[2])
+
+
 def write(file: str, text: str) -> Callable[[Path], object]:
     return lambda folder: (folder / file).write_text(text, encoding="utf-8")
 
@@ -465,6 +470,10 @@ PLANTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "an id more in the store": (store_ids, STORE, "the token store must be readable"),
     "an id less in the store": (store_shorter, "tokens", "an example's tokens must be as many as in the token store"),
     "another mask in the store": (store_mask, "tokens", "an example's targets must be as many as in the token store"),
+    "turns that end past the conversation": (lambda folder: set_cell(folder / STORE, "turn_ends", 2, [10**6]), STORE, "turn_ends must rise and lie in their conversation"),
+    "turns that end together": (lambda folder: set_cell(folder / STORE, "turn_ends", 2, [5, 5]), STORE, "turn_ends must rise and lie in their conversation"),
+    "another split in the store": (store_split, "tokens", "an example's split must be the token store's"),
+    "an empty store": (lambda folder: (folder / STORE).unlink(), "tokens", "the token store must have a part"),
     "a conversation gone from the store": (lambda folder: set_cell(folder / STORE, "row", 2, 151), "tokens", "every example's conversation must be in the token store"),
     "copies in the store": (lambda folder: set_cell(folder / STORE, "copies", 2, 2), "tokens", "the token store's tokens must be those that the ledger encoded"),
     # the rest
