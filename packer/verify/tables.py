@@ -18,6 +18,7 @@ from packer.examples import ExampleTable, read_examples
 from packer.ledger import NOT_DRAWN
 from packer.manifest import MANIFEST_NAME, Manifest
 from packer.tokenizer import TEMPLATE_NAME, digest_tokenizer
+from packer.types import BoolArray, Int64Array
 from packer.verify.findings import Findings
 from packer.verify.sums import EXAMPLES
 
@@ -58,6 +59,9 @@ def check_examples(folder: Path, manifest: Manifest, findings: Findings) -> Exam
     twice = np.zeros(len(table), dtype=bool)
     twice[order[1:]] = (np.diff(names[:, order]) == 0).all(axis=0)
     each("source, row, piece and copy must name one example", twice)
+    each(
+        "pieces and copies of a conversation must count from 0, each piece in every copy", _gaps(names[:, order], order)
+    )
     for name, split in manifest.splits.items():
         count = int((table.is_eval == (name == "eval")).sum())
         findings.hold(
@@ -75,6 +79,18 @@ def check_examples(folder: Path, manifest: Manifest, findings: Findings) -> Exam
         f"it has {went_in}, examples/ {conversations}",
     )
     return table
+
+
+def _gaps(names: Int64Array, order: Int64Array) -> BoolArray:
+    """bool [N], true on the first example of a conversation whose names leave something out; names int64 [4, N] sorted, order their places."""
+    gaps = np.zeros(len(order), dtype=bool)
+    if not len(order):
+        return gaps
+    first = np.flatnonzero(np.append(True, (np.diff(names[:2]) != 0).any(axis=0)))
+    # Names that differ and are not negative leave nothing out exactly where there are (largest piece + 1) x (largest copy + 1) of them.
+    pieces, copies = (np.maximum.reduceat(names[column], first) + 1 for column in (2, 3))
+    gaps[order[first]] = pieces * copies != np.diff(np.append(first, len(order)))
+    return gaps
 
 
 def check_rejects(folder: Path, manifest: Manifest, table: ExampleTable | None, findings: Findings) -> None:

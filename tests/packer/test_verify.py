@@ -456,6 +456,8 @@ PLANTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "an example past the capacity": (cell("tokens", CAPACITY + 1), "examples", "an example must have from 1 to capacity tokens, and fewer targets than tokens"),
     "all of it targets": (cell("supervised", CAPACITY), "examples", "an example must have from 1 to capacity tokens, and fewer targets than tokens"),
     "one name twice": (table_moved, "examples", "source, row, piece and copy must name one example"),
+    "a piece left out": (cell("piece", 1), "examples", "pieces and copies of a conversation must count from 0, each piece in every copy"),
+    "a copy left out": (cell("copy", 1), "examples", "pieces and copies of a conversation must count from 0, each piece in every copy"),
     "a count of the table": (counted("examples", 1), MANIFEST, "a split's examples must be as many as examples/ lists"),
     "conversations in": (to_manifest(lambda d: d["ledger"]["conversations"].update({"in": 149})), MANIFEST, "the ledger's conversations in must be those in examples/"),
     # the rows against the table

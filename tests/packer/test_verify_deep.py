@@ -164,3 +164,16 @@ def test_options_of_another_version_are_an_error(folder: Path, tmp_path: Path) -
     edit_manifest(other, lambda document: document["options"].pop("format"))
     with pytest.raises(UserError, match="options are not those of this version"):
         verify(other, deep=True)
+
+
+def test_an_answer_that_is_cut_in_its_middle_has_no_target_where_a_piece_begins(tmp_path: Path) -> None:
+    rows = SAMPLE.read_text(encoding="utf-8").splitlines()[:12]
+    source = write_jsonl(tmp_path / "chats.jsonl", rows)
+    config = BuildConfig(
+        datasets=(str(source),), tokenizer=str(TINY), capacity=64, overlong="split", out=tmp_path / "packed", max_loss=1
+    )
+    packer.build(config)
+    report = verify(tmp_path / "packed", deep=True)
+    assert not report.broken
+    assert report.examples > 5 * len(rows)
+    assert deep(report) == (len(rows), report.examples)
