@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -234,3 +235,13 @@ def test_inspecting_imports_no_torch(folder: Path) -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_a_damaged_tokenizer_is_two_lines(folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "packed"))
+    path = other / "tokenizer" / "tokenizer.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["model"]["merges"][0] = ["nothing", "of"]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        show(other, split=None, row=0, example=None, limit=None)
