@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import shlex
 from fractions import Fraction
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 
 from packer import __version__
+from packer.cli_folder import FOLDER_COMMANDS
 from packer.console import Commands, config_option, context_settings, resolved_toml
 from packer.errors import UserError
 
@@ -23,6 +23,7 @@ def main() -> None:
     \b
     packer build chats.jsonl --tokenizer path/to/tokenizer -o data/packed
     packer stats data/packed
+    packer verify data/packed
     """
 
 
@@ -178,22 +179,5 @@ def build(
         print_build(manifest, out)
 
 
-@main.command()
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.option("--ranks", type=int, default=8, help="Ranks of the run whose waiting is simulated.")
-@click.option("--rows-per-step", type=int, help="Rows of its steps, over all ranks.  [default: one a rank]")
-def stats(path: Path, as_json: bool, ranks: int, rows_per_step: int | None) -> None:
-    """Density, lower bound, segments a row, the padding saved, and what ranks would wait for each other.
-
-    \b
-    packer stats data/packed
-    """
-    from packer.report import print_stats
-    from packer.stats import measure
-
-    measured = measure(path, ranks=ranks, rows_per_step=rows_per_step)
-    if as_json:
-        click.echo(json.dumps(measured.to_json(), indent=1, sort_keys=True))
-    else:
-        print_stats(measured)
+for _command in FOLDER_COMMANDS:
+    main.add_command(_command)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from packer.console import printable
 from packer.manifest import Manifest
 from packer.savings import BASELINES
 from packer.stats import Stats
+from packer.terminal import new_console, new_table
 
 
 def print_build(manifest: Manifest, folder: Path) -> None:
     """The ledger, which encoder was used and why, and where the rows lie."""
-    console = _console()
+    console = new_console()
     _ledger(console, manifest)
     log = json.loads((folder / "build-log.json").read_text(encoding="utf-8"))
     console.print(Text(f"encoder: {log['encoder']} ({log['encoder_reason']})"))
@@ -35,7 +34,7 @@ def print_build(manifest: Manifest, folder: Path) -> None:
 
 def print_stats(stats: Stats) -> None:
     """Ledger, splits, padding saved, and what it means for a recipe."""
-    console = _console()
+    console = new_console()
     _ledger(console, stats.manifest)
     _splits(console, stats)
     _baselines(console, stats)
@@ -51,29 +50,9 @@ def print_stats(stats: Stats) -> None:
     console.print(Text(f"Disk: {stats.bytes_per_token:.2f} bytes a token in shards{store}."))
 
 
-class _Console(Console):
-    """rich's console, for which a reader that has seen enough (head, less) is no failure."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def _console() -> Console:
-    return _Console(highlight=False, markup=False, emoji=False)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
-    )
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
-    return table
-
-
 def _ledger(console: Console, manifest: Manifest) -> None:
     conversations, tokens = manifest.ledger.conversations, manifest.ledger.tokens
-    table = _table("Ledger", "", "conversations", "tokens")
+    table = new_table("Ledger", "", "conversations", "tokens")
     table.add_row("read", f"{conversations['read']:,}", f"{tokens['encoded']:,}")
     table.add_row("in rows", f"{conversations['in']:,}", f"{tokens['in_rows']:,}")
     for reason in sorted(set(conversations) | set(tokens) - {"encoded", "in_rows"}):
@@ -91,7 +70,7 @@ def _ledger(console: Console, manifest: Manifest) -> None:
 
 
 def _splits(console: Console, stats: Stats) -> None:
-    table = _table("Rows", "", *stats.splits)
+    table = new_table("Rows", "", *stats.splits)
     columns = list(stats.splits.values())
     for label, cells in (
         ("rows", [f"{split.rows:,} of {split.capacity:,} slots" for split in columns]),
@@ -127,7 +106,7 @@ def _splits(console: Console, stats: Stats) -> None:
 
 def _baselines(console: Console, stats: Stats) -> None:
     train = stats.splits["train"]
-    table = _table("Padding saved (train)", "padded batches instead", "batches", "slots", "padding", "fewer slots")
+    table = new_table("Padding saved (train)", "padded batches instead", "batches", "slots", "padding", "fewer slots")
     for name, baseline in stats.baselines.items():
         saving = stats.savings[name].fewer_slots
         table.add_row(
@@ -146,7 +125,7 @@ def _baselines(console: Console, stats: Stats) -> None:
 def _waiting(console: Console, stats: Stats) -> None:
     """Of ranks for each other by --balance, what windows change about the steps, and whether neighbouring rows are alike."""
     waiting = stats.waiting
-    table = _table(
+    table = new_table(
         f"Waiting of {waiting.ranks} ranks, {waiting.rows_per_step} rows a step", "", "batch", "window", "off"
     )
     for label, found in (

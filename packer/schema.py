@@ -1,6 +1,6 @@
 """The columns of a shard and the rules they obey, written down once for the writer, the reader and the checks.
 
-`shard_schema` is the Arrow schema; `broken_rule` holds a batch of rows against every rule of `packer/FORMAT.md` that can be seen without the
+`shard_schema` is the Arrow schema; `broken_rules` holds a batch of rows against every rule of `packer/FORMAT.md` that can be seen without the
 tokenizer, vectorised over the batch, so that it is cheap enough to run on everything written and everything read.
 
     >>> shard_schema(capacity=64, max_segments=8).field("cu_seqlens").type
@@ -10,7 +10,7 @@ tokenizer, vectorised over the batch, so that it is cheap enough to run on every
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pyarrow as pa
@@ -80,73 +80,100 @@ class RowBatch:
     def __len__(self) -> int:
         return len(self.input_ids)
 
+    def take(self, rows: Int64Array) -> RowBatch:
+        """Some of the rows, by their places int64 [m]; copied."""
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        return RowBatch(**{name: values[rows] for name, values in columns.items() if values is not None})
+
 
 def broken_rule(batch: RowBatch, *, pad_id: int, vocab_size: int, align: int = 1) -> tuple[int, str] | None:
     """The first row (its place in the batch) that breaks a rule of the format, and the rule; None where all hold."""
-    rows, capacity = batch.input_ids.shape
+    return next(iter(broken_rules(batch, pad_id=pad_id, vocab_size=vocab_size, align=align)), None)
+
+
+def broken_rules(batch: RowBatch, *, pad_id: int, vocab_size: int, align: int = 1) -> list[tuple[int, str]]:
+    """Every (row, rule) that is broken, row its place in the batch: boundaries first, since the other rules are looked for between them; a row whose
+    boundaries are broken is not looked at further.
+    """
+    found = broken_boundaries(batch)
+    if not found:
+        return _broken_contents(batch, pad_id=pad_id, vocab_size=vocab_size, align=align)
+    sound = np.setdiff1d(np.arange(len(batch)), [row for row, _ in found])
+    inside = _broken_contents(batch.take(sound), pad_id=pad_id, vocab_size=vocab_size, align=align)
+    return found + [(int(sound[row]), rule) for row, rule in inside]
+
+
+def broken_boundaries(batch: RowBatch) -> list[tuple[int, str]]:
+    """Every (row, rule) broken among the rules of `num_segments` and `cu_seqlens`."""
+    capacity = batch.input_ids.shape[1]
     max_segments = batch.cu_seqlens.shape[1] - 1
     cu, used = batch.cu_seqlens, batch.num_segments
-    place = np.arange(max_segments)
-    live = place < used[:, None]
-    wide = cu.astype(np.int64)
-    lengths = wide[:, 1:] - wide[:, :-1]
-    at = np.arange(rows)
-
-    # The boundaries come first: what follows indexes by them.
-    for rule, broken in (
+    live = np.arange(max_segments) < used[:, None]
+    rises = cu[:, 1:] > cu[:, :-1]
+    last = cu[np.arange(len(cu)), np.clip(used, 0, max_segments)]
+    return _named(
         ("num_segments must be between 1 and max_segments", (used < 1) | (used > max_segments)),
         ("cu_seqlens must start at 0", cu[:, 0] != 0),
-        ("cu_seqlens must increase strictly over the segments in use", (live & (lengths < 1)).any(axis=1)),
+        ("cu_seqlens must increase strictly over the segments in use", np.any(live & ~rises, axis=1)),
+        ("cu_seqlens must reach the capacity at the last segment in use", last != capacity),
         (
-            "cu_seqlens must reach the capacity at the last segment in use",
-            cu[at, np.clip(used, 0, max_segments)] != capacity,
+            "cu_seqlens must repeat the capacity past the segments in use",
+            np.any(~live & (cu[:, 1:] != capacity), axis=1),
         ),
-        ("cu_seqlens must repeat the capacity past the segments in use", (~live & (cu[:, 1:] != capacity)).any(axis=1)),
-    ):
-        if broken.any():
-            return int(broken.argmax()), rule
+    )
 
-    flat_lengths = lengths[live]
-    starts = cu[:, :-1][live] + np.repeat(at * capacity, used)
-    expected = np.arange(rows * capacity) - np.repeat(starts, flat_lengths)
+
+def _broken_contents(batch: RowBatch, *, pad_id: int, vocab_size: int, align: int) -> list[tuple[int, str]]:
+    """What lies between sound boundaries. Whole-row arrays are gone over in their own type, once each: that is what makes it fast."""
+    rows, max_segments = batch.example_ids.shape
+    cu, used, ids, mask = batch.cu_seqlens, batch.num_segments, batch.input_ids, batch.loss_mask
+    place = np.arange(max_segments)
+    live = place < used[:, None]
     is_tail = live & (batch.example_ids < 0)
-    tail_start = np.where(is_tail, cu[:, :-1], capacity).min(axis=1)
-    in_tail = np.arange(capacity) >= tail_start[:, None]
-    example_lengths = np.where(live & ~is_tail, lengths, 0)
-    first_tokens = np.zeros(rows * capacity, dtype=bool)
-    first_tokens[starts] = True
-    ids = batch.input_ids
-    for rule, broken in (
-        ("only the last segment may be a pad tail", (is_tail & (place != used[:, None] - 1)).any(axis=1)),
-        (
-            "position_ids must restart at 0 in each segment",
-            (batch.position_ids != expected.reshape(rows, capacity)).any(axis=1),
-        ),
-        (
-            "loss_mask must be false on every segment's first token",
-            (batch.loss_mask & first_tokens.reshape(rows, capacity)).any(axis=1),
-        ),
-        ("loss_mask must be false on the pad tail", (batch.loss_mask & in_tail).any(axis=1)),
-        ("the pad tail must hold the pad id", (in_tail & (ids != pad_id)).any(axis=1)),
-        ("example_ids must be -1 past the segments in use", (~live & (batch.example_ids != -1)).any(axis=1)),
+    lengths = np.where(live & ~is_tail, np.diff(cu), 0).astype(np.int64)
+    row_of, segment = np.nonzero(live)
+    starts = cu[row_of, segment]
+
+    # Positions that are 0 where a segment starts and go up by one everywhere else are right; a uint16 that wraps around would have to come by 65535.
+    positions = batch.position_ids
+    jumps = positions[:, 1:] != positions[:, :-1] + positions.dtype.type(1)
+    inner = starts > 0
+    jumps[row_of[inner], starts[inner] - 1] = False
+    late = np.zeros((rows, max_segments), dtype=bool)
+    late[row_of, segment] = positions[row_of, starts] != 0
+    first_target = np.zeros((rows, max_segments), dtype=bool)
+    first_target[row_of, segment] = mask[row_of, starts]
+    # At most one tail a row where all is well, and few rows have one.
+    tail_target, tail_token = np.zeros(rows, dtype=bool), np.zeros(rows, dtype=bool)
+    for row, tail in np.argwhere(is_tail).tolist():
+        slots = slice(int(cu[row, tail]), int(cu[row, tail + 1]))
+        tail_target[row] |= mask[row, slots].any()
+        tail_token[row] |= (ids[row, slots] != pad_id).any()
+    targets = np.array([np.count_nonzero(row) for row in mask], dtype=np.int64)
+    # Seen as unsigned, a negative id is a very large one.
+    highest = ids.view(np.uint32).max(axis=1) if rows else np.zeros(0, dtype=np.uint32)
+    return _named(
+        ("only the last segment may be a pad tail", np.any(is_tail & (place != used[:, None] - 1), axis=1)),
+        ("example_ids must be -1 for the pad tail", np.any(live & (batch.example_ids < -1), axis=1)),
+        ("position_ids must restart at 0 in each segment", np.any(jumps, axis=1) | np.any(late, axis=1)),
+        ("loss_mask must be false on every segment's first token", np.any(first_target, axis=1)),
+        ("loss_mask must be false on the pad tail", tail_target),
+        ("the pad tail must hold the pad id", tail_token),
+        ("example_ids must be -1 past the segments in use", np.any(~live & (batch.example_ids != -1), axis=1)),
         ("num_examples must be the segments less the pad tail", batch.num_examples != used - is_tail.sum(axis=1)),
-        ("num_supervised must count the loss mask", batch.num_supervised != batch.loss_mask.sum(axis=1)),
-        ("sum_sq_len must be the sum of squared example lengths", batch.sum_sq_len != (example_lengths**2).sum(axis=1)),
-        ("token ids must lie in the vocabulary", ((ids < 0) | (ids >= vocab_size)).any(axis=1)),
-        *_alignment(batch, align, live, lengths, expected.reshape(rows, capacity), pad_id),
-    ):
-        if broken.any():
-            return int(broken.argmax()), rule
-    return None
+        ("num_supervised must count the loss mask", batch.num_supervised != targets),
+        ("sum_sq_len must be the sum of squared example lengths", batch.sum_sq_len != (lengths**2).sum(axis=1)),
+        ("token ids must lie in the vocabulary", highest >= vocab_size),
+        *_alignment(batch, align, live, pad_id),
+    )
 
 
-def _alignment(
-    batch: RowBatch, align: int, live: BoolArray, lengths: Int64Array, offsets: Int64Array, pad_id: int
-) -> Iterator[tuple[str, BoolArray]]:
-    """The rules of `example_lens`, each with the rows that break it [n]; none where examples are not aligned.
+def _named(*rules: tuple[str, BoolArray]) -> list[tuple[int, str]]:
+    return [(row, rule) for rule, broken in rules for row in np.flatnonzero(broken).tolist()]
 
-    live bool, lengths int64 [n, S]: segments in use, and their slots. offsets int64 [n, C]: each slot's place in its segment.
-    """
+
+def _alignment(batch: RowBatch, align: int, live: BoolArray, pad_id: int) -> Iterator[tuple[str, BoolArray]]:
+    """The rules of `example_lens`, each with the rows that break it [n]; none where examples are not aligned. live bool [n, S]: segments in use."""
     own = batch.example_lens
     if own is None:
         if align > 1:
@@ -157,6 +184,10 @@ def _alignment(
         found: BoolArray = np.logical_or.reduce(broken, axis=1)
         return found
 
+    lengths = np.diff(batch.cu_seqlens)
+    starts = batch.cu_seqlens[:, :-1]
+    offsets = np.arange(batch.input_ids.size).reshape(batch.input_ids.shape) % batch.input_ids.shape[1]
+    offsets = offsets - np.repeat(starts[live], lengths[live]).reshape(offsets.shape)
     examples = live & (batch.example_ids >= 0)
     rounded = -(-own.astype(np.int64) // align) * align
     yield (

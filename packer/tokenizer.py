@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 DEFAULT_TOKENIZER = "Qwen/Qwen3.8-27B"
+TEMPLATE_NAME = "chat_template.jinja"
 _FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
-    "chat_template.jinja",
+    TEMPLATE_NAME,
     "generation_config.json",
 )
 
@@ -84,8 +85,8 @@ class Tokenizer:
 
     @property
     def digest(self) -> str:
-        """Of the tokenizer's files by name and content, and of nothing else (not of the folder's place)."""
-        return digest_files(tokenizer_files(self.folder))
+        """Of the tokenizer's files by name and content, and of nothing else: `digest_tokenizer`."""
+        return digest_tokenizer(self.folder)
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
@@ -176,6 +177,13 @@ def tokenizer_files(folder: Path) -> list[Path]:
     return [folder / name for name in _FILES if (folder / name).is_file()]
 
 
+def digest_tokenizer(folder: Path) -> str:
+    """The digest of a tokenizer's files but for chat_template.jinja, which has a digest of its own: the folder of a build holds the template that was
+    used, which need not be the tokenizer's.
+    """
+    return digest_files(file for file in tokenizer_files(folder) if file.name != TEMPLATE_NAME)
+
+
 def load_tokenizer(name: str, *, revision: str | None = None) -> Tokenizer:
     """Loads a folder, or a hub name; raises UserError where there is none, or none of the fast kind."""
     folder = Path(name).expanduser()
@@ -195,7 +203,13 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> Tokenizer:
 
     try:
         inner = PreTrainedTokenizerFast.from_pretrained(folder)
-    except (ValueError, OSError, TypeError, json.JSONDecodeError) as error:
+    except Exception as error:
+        # `tokenizers` says what is wrong with a file by a bare Exception.
+        if (
+            not isinstance(error, ValueError | OSError | TypeError | LookupError | AttributeError)
+            and type(error) is not Exception
+        ):
+            raise
         raise UserError(
             f"--tokenizer {name}: cannot be loaded ({first_line(error)})",
             "check its tokenizer.json and tokenizer_config.json",

@@ -100,5 +100,12 @@ def test_an_edited_manifest_is_refused(folder: Path, edit: Callable[[dict], None
         read_all(folder)
 
 
-def test_the_digest_of_files_is_that_of_the_tokenizer() -> None:
-    assert digest_files(tokenizer_files(TINY)) == load_tokenizer(str(TINY)).digest
+def test_a_tokenizer_s_digest_is_of_its_files_but_for_the_template(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(TINY, tmp_path / "tokenizer"))
+    files = [file for file in tokenizer_files(folder) if file.name != "chat_template.jinja"]
+    written = load_tokenizer(str(folder)).digest
+    assert written == digest_files(files) == load_tokenizer(str(TINY)).digest
+    (folder / "chat_template.jinja").write_text("another")
+    assert load_tokenizer(str(folder)).digest == written
+    (folder / "tokenizer_config.json").write_text((folder / "tokenizer_config.json").read_text() + " ")
+    assert load_tokenizer(str(folder)).digest != written

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.layout import lay_out
-from packer.schema import RowBatch, broken_rule
+from packer.schema import RowBatch, broken_rule, broken_rules
 
 C, S, PAD = 64, 8, 9
 
@@ -97,6 +97,7 @@ def broken(rows: RowBatch, name: str, place: object, value: object) -> RowBatch:
         ("input_ids", (1, 0), -1, "vocabulary"),
         ("example_ids", (1, 0), -1, "only the last segment"),
         ("example_ids", (1, 2), 7, "num_examples"),
+        ("example_ids", (1, 2), -2, "-1 for the pad tail"),
         ("example_ids", (1, 6), 7, "past the segments in use"),
         ("num_examples", 1, 3, "num_examples"),
         ("sum_sq_len", 1, 14, "sum_sq_len"),
@@ -186,6 +187,35 @@ def test_aligned_rows_without_their_lengths_are_seen() -> None:
     rows = replace(batch([8], align=8), example_lens=None)
     found = broken_rule(rows, pad_id=PAD, vocab_size=100, align=8)
     assert found == (0, "example_lens must be there where examples are aligned")
+
+
+def test_every_broken_row_is_named_whatever_is_wrong_with_its_neighbours() -> None:
+    rows = batch([5], [3, 2], [64], [10, 20])
+    rows = broken(rows, "cu_seqlens", (0, 0), 1)
+    rows = broken(rows, "cu_seqlens", (2, 1), 63)
+    rows = broken(rows, "position_ids", (1, 4), 7)
+    rows = broken(rows, "sum_sq_len", 3, 0)
+    found = broken_rules(rows, pad_id=PAD, vocab_size=100)
+    assert [(row, rule.split()[0]) for row, rule in found] == [
+        (0, "cu_seqlens"),
+        (2, "cu_seqlens"),
+        (1, "position_ids"),
+        (3, "sum_sq_len"),
+    ]
+    assert broken_rule(rows, pad_id=PAD, vocab_size=100) == found[0]
+
+
+@pytest.mark.parametrize("by", [1, -1, 30_000])
+def test_positions_that_are_shifted_from_any_slot_on_are_seen(by: int) -> None:
+    """The check goes by differences between neighbours: a stretch that is off by one differs from what it should be at its ends only."""
+    rows = batch([20, 1, 30])
+    cu = rows.cu_seqlens[0].tolist()
+    for slot in range(C):
+        for end in range(slot + 1, 1 + min(bound for bound in cu if bound > slot)):
+            positions = rows.position_ids.copy()
+            positions[0, slot:end] += np.array(by).astype(np.uint16)
+            found = broken_rule(replace(rows, position_ids=positions), pad_id=PAD, vocab_size=100)
+            assert found == (0, "position_ids must restart at 0 in each segment"), (slot, end)
 
 
 def test_every_column_is_under_some_rule() -> None:

@@ -1,0 +1,148 @@
+"""What is in the rows of a folder, by name: each example's place in its source with digests of its ids and of its mask, and each row's digest.
+
+contents = read_contents(Path("data/packed"), manifest, progress)
+
+Names are (source, row, piece, copy), so that two builds can be held beside each other whatever their capacity, seed and order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packer.errors import UserError
+from packer.examples import ExampleTable, read_examples
+from packer.manifest import Manifest, Source
+from packer.progress import Progress
+from packer.shards import open_corpus
+from packer.types import BoolArray, Int32Array, Int64Array
+
+UInt64Array = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where an example lies: split, row of it and slots [start, end)."""
+
+    split: str
+    row: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """ids_digest, mask_digest: uint64 [N] by example_id. rows: uint64 [R] digests of the rows of each split in order (ids, mask and boundaries)."""
+
+    folder: Path
+    manifest: Manifest
+    table: ExampleTable
+    ids_digest: UInt64Array
+    mask_digest: UInt64Array
+    split: NDArray[np.int8]
+    row: Int64Array
+    start: Int64Array
+    rows: dict[str, UInt64Array]
+
+    def place(self, example: int) -> Place:
+        start = int(self.start[example])
+        return Place(
+            split=sorted(self.rows)[int(self.split[example])],
+            row=int(self.row[example]),
+            start=start,
+            end=start + int(self.table.tokens[example]),
+        )
+
+    def tokens(self, example: int) -> tuple[Int32Array, BoolArray]:
+        """An example's ids and mask, from its row."""
+        place = self.place(example)
+        row = open_corpus(self.folder, split=place.split)[place.row]
+        return row.input_ids[place.start : place.end], row.loss_mask[place.start : place.end]
+
+
+def read_contents(folder: Path, manifest: Manifest, progress: Progress) -> Contents:
+    """Reads every row once; raises UserError where the folder is damaged."""
+    table = read_examples(folder)
+    count = len(table)
+    ids_digest, mask_digest = np.zeros(count, dtype=np.uint64), np.zeros(count, dtype=np.uint64)
+    split, at_row, at_slot = np.full(count, -1, dtype=np.int8), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    rows: dict[str, UInt64Array] = {}
+    total = sum(one.rows for one in manifest.splits.values())
+    with progress.stage(f"read {folder.name}", unit="rows", total=total) as advance:
+        for number, name in enumerate(sorted(manifest.splits)):
+            corpus = open_corpus(folder, split=name)
+            digests: list[int] = []
+            for _, _, batch in corpus.batches():
+                for place in range(len(batch)):
+                    ids, mask = batch.input_ids[place], batch.loss_mask[place]
+                    cu = batch.cu_seqlens[place].tolist()
+                    used = int(batch.num_segments[place])
+                    for segment in range(int(batch.num_examples[place])):
+                        start, end, example = cu[segment], cu[segment + 1], int(batch.example_ids[place, segment])
+                        if batch.example_lens is not None:
+                            end = start + int(batch.example_lens[place, segment])
+                        if not 0 <= example < count or end - start != table.tokens[example]:
+                            raise UserError(
+                                f"{corpus.where(len(digests))}: example {example} is not as examples/ lists it",
+                                f"see `packer verify {folder}`",
+                            )
+                        ids_digest[example] = xxhash.xxh3_64_intdigest(ids[start:end])
+                        mask_digest[example] = xxhash.xxh3_64_intdigest(mask[start:end])
+                        split[example], at_row[example], at_slot[example] = number, len(digests), start
+                    boundaries = batch.cu_seqlens[place, : used + 1]
+                    digests.append(xxhash.xxh3_64_intdigest(ids.tobytes() + mask.tobytes() + boundaries.tobytes()))
+                advance(len(batch))
+            rows[name] = np.array(digests, dtype=np.uint64)
+    return Contents(
+        folder=folder,
+        manifest=manifest,
+        table=table,
+        ids_digest=ids_digest,
+        mask_digest=mask_digest,
+        split=split,
+        row=at_row,
+        start=at_slot,
+        rows=rows,
+    )
+
+
+def match(a: Contents, b: Contents) -> tuple[Int64Array, Int64Array]:
+    """Examples of a and of b with one name, int64 [m] each, in the order of the sources."""
+    numbers: dict[tuple[str, str, int], int] = {}
+    keys = [_names(one, numbers) for one in (a, b)]
+    both = np.concatenate(keys, axis=1)
+    _, inverse = np.unique(both, axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    _, in_a, in_b = np.intersect1d(
+        inverse[: keys[0].shape[1]], inverse[keys[0].shape[1] :], assume_unique=True, return_indices=True
+    )
+    return in_a.astype(np.int64), in_b.astype(np.int64)
+
+
+def source_names(sources: Sequence[Source]) -> list[tuple[str, str, int]]:
+    """A name for each source that does not depend on the order: name, split, and how many of that name came before."""
+    seen: Counter[tuple[str, str]] = Counter()
+    names = []
+    for source in sources:
+        names.append((source.name, source.split, seen[source.name, source.split]))
+        seen[source.name, source.split] += 1
+    return names
+
+
+def _names(contents: Contents, numbers: dict[tuple[str, str, int], int]) -> Int64Array:
+    """int64 [4, N]: source (numbered over both folders), row, piece, copy."""
+    names = source_names(contents.manifest.sources)
+    own = np.array([numbers.setdefault(name, len(numbers)) for name in names] or [0], dtype=np.int64)
+    table = contents.table
+    if len(table) and not 0 <= int(table.source.min()) <= int(table.source.max()) < len(names):
+        raise UserError(
+            f"{contents.folder / 'examples'}: a source that the manifest does not have",
+            f"see `packer verify {contents.folder}`",
+        )
+    return np.stack([own[table.source], table.row, table.piece, table.copy])
