@@ -109,6 +109,13 @@ class Commands(click.Group):
             )
         sys.exit(status if isinstance(status, int) else 0)
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # click ends with status 1 where it sees the error's number; `main` says what a closed pipe means here.
+            raise BrokenPipeError from None
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
