@@ -22,6 +22,7 @@ from packer.encode import EncodeSettings
 from packer.encoders import Chosen, choose_encoder
 from packer.errors import UserError
 from packer.intake import hold_loss
+from packer.keys import token_key
 from packer.ledger import Books
 from packer.manifest import MANIFEST_NAME, Manifest, Source, SourceFile, load_manifest
 from packer.readers import digest
@@ -33,7 +34,7 @@ from packer.tokenizer import Tokenizer, load_tokenizer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """Everything that decides the bytes, found and checked before anything is written."""
+    """Everything that decides the bytes, found and checked before anything is written. stamps: of each source's file, taken before its digest."""
 
     sources: tuple[SourceSpec, ...]
     entries: tuple[Source, ...]
@@ -41,6 +42,7 @@ class Inputs:
     template: str
     renderer: Renderer
     encoder: Chosen
+    stamps: tuple[tuple[int, ...], ...]
 
     def wants_eval(self, config: BuildConfig) -> bool:
         """Whether an eval split was asked for (it may turn out empty)."""
@@ -72,6 +74,7 @@ def resolve(config: BuildConfig) -> Inputs:
         if spec.file:
             # A file that cannot be opened is told before anything is begun.
             next(sources.read(spec, config.policies.layout.columns), None)
+    stamps = tuple(_stamp(spec) for spec in found)
     entries = tuple(
         Source(
             name=spec.name,
@@ -93,6 +96,7 @@ def resolve(config: BuildConfig) -> Inputs:
         template=template,
         renderer=renderer,
         encoder=chosen,
+        stamps=stamps,
     )
 
 
@@ -127,7 +131,8 @@ def finished(config: BuildConfig, inputs: Inputs) -> Manifest | None:
         # A folder whose shards are damaged is not this build; opening it holds their sizes against the manifest.
         for split in there.splits:
             packer.open(config.out, split=split)
-        hold_loss(Books(conversations=dict(there.ledger.conversations), tokens=dict(there.ledger.tokens)), config)
+        books = Books(conversations=dict(there.ledger.conversations), tokens=dict(there.ledger.tokens))
+        hold_loss(books, max_loss=config.max_loss, out=config.out)
         missing = [
             name
             for name in ("examples", "tokenizer", "rejects.jsonl", "build-log.json")
@@ -145,14 +150,41 @@ def finished(config: BuildConfig, inputs: Inputs) -> Manifest | None:
 
 
 def encode_settings(config: BuildConfig, inputs: Inputs) -> EncodeSettings:
+    """What the workers tokenize with; the tokenizer as it lies in the output folder, the one place that all of them can reach."""
     return EncodeSettings(
-        tokenizer=str(inputs.tokenizer.folder),
+        folder=config.out / "tokens",
+        tokenizer=str(config.out / "tokenizer"),
         template=inputs.template,
         template_date=config.template_date,
         policies=config.policies,
-        eval_fraction=config.eval_fraction,
         encoder=inputs.encoder.name,
     )
+
+
+def token_keys(config: BuildConfig, inputs: Inputs) -> list[str]:
+    """What decides the parts of each source in the token store."""
+    tokenizer_digest = inputs.tokenizer.digest
+    return [
+        token_key(config, entry, tokenizer_digest=tokenizer_digest, template=inputs.template)
+        for entry in inputs.entries
+    ]
+
+
+def changed_source(inputs: Inputs) -> str | None:
+    """A file that is not the one any more whose digest was taken, if there is one."""
+    pairs = zip(inputs.sources, inputs.stamps, strict=True)
+    return next((spec.file for spec, stamp in pairs if _stamp(spec) != stamp), None)
+
+
+def _stamp(spec: SourceSpec) -> tuple[int, ...]:
+    """What changes when somebody writes to a file on this machine; nothing of others."""
+    if spec.file is None or "://" in spec.file:
+        return ()
+    try:
+        status = Path(spec.file).stat()
+    except FileNotFoundError:
+        return (0,)
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def build_log(config: BuildConfig, inputs: Inputs, started: float, seconds: Mapping[str, float]) -> str:
@@ -162,7 +194,7 @@ def build_log(config: BuildConfig, inputs: Inputs, started: float, seconds: Mapp
         "seconds": {stage: round(taken, 3) for stage, taken in seconds.items()},
         "host": platform.node(),
         "workers": config.worker_count,
-        "engine": "local",
+        "engine": config.engine,
         "encoder": inputs.encoder.name,
         "encoder_reason": inputs.encoder.reason,
         "versions": {
