@@ -79,7 +79,7 @@ class LocalEngine:
         self._workers = workers
         self._folder = folder
         self._context = multiprocessing.get_context("spawn")
-        self._stop = self._context.Event()
+        self._stop: Event | None = None
         self._pool: ProcessPoolExecutor | None = None
         self._under_way: deque[Future[object]] = deque()
 
@@ -98,9 +98,7 @@ class LocalEngine:
         if self._workers == 1 or len(first) < 2 or (alone and self._pool is None):
             yield from map(here, chain(first, waiting))
             return
-        pool = self._pool = self._pool or ProcessPoolExecutor(
-            self._workers, mp_context=self._context, initializer=partial(_start, self._folder, self._stop)
-        )
+        pool = self._started()
         under_way = self._under_way
         try:
             for task in chain(first, waiting):
@@ -128,11 +126,18 @@ class LocalEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        if kind is not None and self._stop is not None:
             # Nobody is left to take their results, and a task is done again as a whole.
             self._stop.set()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._stop = self._context.Event()
+            start = partial(_start, self._folder, self._stop)
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=self._context, initializer=start)
+        return self._pool
 
 
 def _start(folder: Path, stop: Event) -> None:
