@@ -13,8 +13,8 @@ from pathlib import Path
 
 from packer.config import BuildConfig
 from packer.digest import digest_words
-from packer.examples import Examples, Listed, write_table
 from packer.intake import Intake, Weighted
+from packer.listing import Examples, Listed, write_table
 from packer.tokens import PartHead, read_part
 
 

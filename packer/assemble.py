@@ -1,13 +1,14 @@
 """From a whole token store to a finished folder: books, one plan, shards, manifest. What `packer build` and `packer repack` have in common.
 
-    manifest = assemble(config, origin, account, engine, progress)
+    manifest = assemble(config, origin, account, tokens, engine, progress)
 
 Nothing in here reads a source or a tokenizer, so that equal tokens and equal options end in equal bytes, whoever made the tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -16,41 +17,29 @@ from packer.account import Account
 from packer.config import BuildConfig
 from packer.engine import Engine
 from packer.errors import UserError
-from packer.examples import Examples
 from packer.files import write_text
 from packer.folder import keep_only
 from packer.intake import Intake
-from packer.manifest import Manifest, Masking, Source, Tokenizer, corpus_digest
+from packer.listing import Examples
+from packer.manifest import Manifest, Masking, corpus_digest
+from packer.origin import Origin
 from packer.plan import make_plan
 from packer.progress import Progress
-from packer.rows import PlannedSplit, RowShape, WrittenSplit, write_split
+from packer.rows import Places, PlannedSplit, RowShape, WrittenSplit, write_split
 from packer.schema import FORMAT_VERSION
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
-    """What the tokens were made of and by, as the manifest has it. wants_eval: an eval split was asked for (it may turn out empty)."""
-
-    sources: tuple[Source, ...]
-    tokenizer: Tokenizer
-    chat_template: str
-    method: str
-    stop_ids: tuple[int, ...]
-    pad_id: int
-    vocab_size: int
-    wants_eval: bool
 
 
 def assemble(
     config: BuildConfig,
     origin: Origin,
     account: Account,
+    tokens: Path,
     engine: Engine,
     progress: Progress,
 ) -> Manifest:
     """Plans, writes the shards that are not there already, and returns the manifest, which is the caller's to write: last.
 
-    Raises UserError where nothing is left to pack, GateError where more was lost than `max_loss` (rejects.jsonl is written first).
+    tokens: the folder of the token store that the account is of. Raises UserError where nothing is left to pack, GateError where more was lost than `max_loss` (rejects.jsonl is written first).
     """
     intake, examples = account.intake, account.examples
     write_text(config.out / "rejects.jsonl", intake.rejects_file())
@@ -64,11 +53,12 @@ def assemble(
         vocab_size=origin.vocab_size,
         shard_rows=config.rows_a_shard,
     )
+    places = Places(out=config.out, tokens=tokens, tokens_digest=account.digest)
     written: dict[str, WrittenSplit] = {}
     for name in names:
         planned = _plan(config, name, examples)
         with progress.stage(f"write {name} rows", unit="rows", total=len(planned.plan)) as advance:
-            written[name] = write_split(config.out, planned, examples, shape, account.digest, engine, advance)
+            written[name] = write_split(places, planned, examples, shape, engine, advance)
     if kept := sum(one.kept for one in written.values()):
         progress.say(f"{kept} of {sum(len(one.split.shards) for one in written.values())} shards were there")
     return _manifest(config, origin, intake, examples, written)

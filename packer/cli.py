@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from packer import __version__
+from packer.cli_repack import repack
 from packer.console import Commands, config_option, context_settings, resolved_toml
 from packer.errors import UserError
 
@@ -24,6 +25,9 @@ def main() -> None:
     packer build chats.jsonl --tokenizer path/to/tokenizer -o data/packed
     packer stats data/packed
     """
+
+
+main.add_command(repack)
 
 
 def _share(text: str, option: str) -> Fraction:

@@ -1,30 +1,26 @@
 """Everything that decides the bytes of a build, found and checked before anything is written.
 
 inputs = resolve(config)
-if (manifest := finished(config, inputs)) is not None: ...      # the folder already holds exactly this build
+if (manifest := finished(config, origin(config, inputs))) is not None: ...      # the folder already holds exactly this build
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
-import platform
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import packer
 from packer import source as sources
+from packer.buildlog import Provenance
 from packer.config import BuildConfig
 from packer.digest import digest_words
 from packer.encode import EncodeSettings
 from packer.encoders import Chosen, choose_encoder
 from packer.errors import UserError
-from packer.intake import hold_loss
 from packer.keys import token_key
-from packer.ledger import Books
-from packer.manifest import MANIFEST_NAME, Manifest, Source, SourceFile, load_manifest
+from packer.manifest import Source, SourceFile
+from packer.manifest import Tokenizer as TokenizerEntry
+from packer.origin import Origin
 from packer.readers import digest
 from packer.render import Renderer
 from packer.source import SourceSpec
@@ -43,10 +39,6 @@ class Inputs:
     renderer: Renderer
     encoder: Chosen
     stamps: tuple[tuple[int, ...], ...]
-
-    def wants_eval(self, config: BuildConfig) -> bool:
-        """Whether an eval split was asked for (it may turn out empty)."""
-        return bool(config.eval_fraction) or any(spec.is_eval for spec in self.sources)
 
 
 def resolve(config: BuildConfig) -> Inputs:
@@ -109,46 +101,6 @@ def _keep_apart(config: BuildConfig, tokenizer: Tokenizer, found: Sequence[Sourc
             raise UserError(f"{path} lies in the output folder {config.out}", "give another folder with -o")
 
 
-def finished(config: BuildConfig, inputs: Inputs) -> Manifest | None:
-    """The manifest in the output folder if it is of this very build; raises UserError if it is of another and --force was not given."""
-    if config.force or not (config.out / MANIFEST_NAME).is_file():
-        return None
-    there = load_manifest(config.out)
-    pairs: dict[str, tuple[object, object]] = {
-        "packer version": (there.packer_version, packer.__version__),
-        "capacity": (there.capacity, config.capacity),
-        "shard rows": (there.shard_rows, config.rows_a_shard),
-        "strategy": (there.strategy, config.strategy),
-        "seed": (there.seed, config.seed),
-        "tokenizer": (there.tokenizer.digest, inputs.tokenizer.digest),
-        "chat template": (there.chat_template, digest_words([inputs.template])),
-        "sources": (tuple(replace(entry, conversations=0) for entry in there.sources), inputs.entries),
-        "token store": ((config.out / "tokens").is_dir(), config.token_store),
-        **{name.replace("_", " "): (there.options.get(name), value) for name, value in config.row_options().items()},
-    }
-    changed = [name for name, (old, new) in pairs.items() if old != new]
-    if not changed:
-        # A folder whose shards are damaged is not this build; opening it holds their sizes against the manifest.
-        for split in there.splits:
-            packer.open(config.out, split=split)
-        books = Books(conversations=dict(there.ledger.conversations), tokens=dict(there.ledger.tokens))
-        hold_loss(books, max_loss=config.max_loss, out=config.out)
-        missing = [
-            name
-            for name in ("examples", "tokenizer", "rejects.jsonl", "build-log.json")
-            if not (config.out / name).exists()
-        ]
-        if missing:
-            raise UserError(
-                f"{config.out}: {missing[0]} is missing from a finished build", "build it again with --force"
-            )
-        return there
-    raise UserError(
-        f"{config.out} holds another build (other {', '.join(changed)})",
-        "give another folder with -o, or --force to replace it",
-    )
-
-
 def encode_settings(config: BuildConfig, inputs: Inputs) -> EncodeSettings:
     """What the workers tokenize with; the tokenizer as it lies in the output folder, the one place that all of them can reach."""
     return EncodeSettings(
@@ -187,23 +139,26 @@ def _stamp(spec: SourceSpec) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def build_log(config: BuildConfig, inputs: Inputs, started: float, seconds: Mapping[str, float]) -> str:
-    """What must not decide bytes, for people who wonder later."""
-    log = {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        "seconds": {stage: round(taken, 3) for stage, taken in seconds.items()},
-        "host": platform.node(),
-        "workers": config.worker_count,
-        "engine": config.engine,
-        "encoder": inputs.encoder.name,
-        "encoder_reason": inputs.encoder.reason,
-        "versions": {
-            name: importlib.metadata.version(name)
-            for name in ("numpy", "pyarrow", "tokenizers", "transformers", "jinja2")
-        },
-        "python": platform.python_version(),
-        "tokenizer_path": str(inputs.tokenizer.folder.resolve()) if Path(config.tokenizer).is_dir() else "",
-        "sources": [spec.file or spec.name for spec in inputs.sources],
-    }
-    # ASCII: the path of a file need not be UTF-8.
-    return json.dumps(log, indent=1, sort_keys=True) + "\n"
+def origin(config: BuildConfig, inputs: Inputs) -> Origin:
+    """What the tokens will be made of and by, as the manifest has it."""
+    tokenizer = inputs.tokenizer
+    return Origin(
+        sources=inputs.entries,
+        tokenizer=TokenizerEntry(name=tokenizer.name, revision=tokenizer.revision, digest=tokenizer.digest),
+        chat_template=digest_words([inputs.template]),
+        method=inputs.renderer.method,
+        stop_ids=inputs.renderer.stop_ids,
+        pad_id=tokenizer.pad_id,
+        vocab_size=tokenizer.vocab_size,
+        wants_eval=bool(config.eval_fraction) or any(spec.is_eval for spec in inputs.sources),
+    )
+
+
+def provenance(config: BuildConfig, inputs: Inputs) -> Provenance:
+    """What made the tokens, for the build's log."""
+    return Provenance(
+        encoder=inputs.encoder.name,
+        encoder_reason=inputs.encoder.reason,
+        tokenizer_path=str(inputs.tokenizer.folder.resolve()) if Path(config.tokenizer).is_dir() else "",
+        sources=tuple(spec.file or spec.name for spec in inputs.sources),
+    )

@@ -18,8 +18,8 @@ import numpy as np
 
 from packer.config import BuildConfig
 from packer.errors import GateError, UserError
-from packer.examples import Listed
 from packer.ledger import Books
+from packer.listing import Listed
 from packer.manifest import Ledger
 from packer.mix import copies
 from packer.overlong import cut, targets

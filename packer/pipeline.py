@@ -14,18 +14,19 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from packer.account import Account
-from packer.assemble import Origin, assemble
+from packer.assemble import assemble
+from packer.buildlog import LOG_NAME, build_log
 from packer.config import BuildConfig
-from packer.digest import digest_words
 from packer.encode import make_part_writer, part_writer
 from packer.encoders import EncoderDiffersError, reference
 from packer.engine import Engine, LocalEngine
 from packer.errors import UserError
 from packer.files import write_text
 from packer.folder import claim, set_aside, settle
-from packer.inputs import Inputs, build_log, changed_source, encode_settings, finished, resolve, token_keys
+from packer.inputs import Inputs, changed_source, encode_settings, origin, provenance, resolve, token_keys
 from packer.intake import Weighted
-from packer.manifest import MANIFEST_NAME, Manifest, Tokenizer
+from packer.manifest import MANIFEST_NAME, Manifest
+from packer.origin import finished
 from packer.parts import Parts, raw_parts
 from packer.progress import Progress
 from packer.source import size
@@ -45,7 +46,7 @@ def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
     started = time.time()
     inputs = resolve(config)
     settle(config.out)
-    if (manifest := finished(config, inputs)) is not None:
+    if (manifest := finished(config, origin(config, inputs))) is not None:
         progress.say(f"{config.out} already holds this build: nothing to do")
         return manifest
     try:
@@ -75,13 +76,14 @@ def _build(config: BuildConfig, inputs: Inputs, engine: Engine, progress: Progre
         inputs.tokenizer.use(inputs.encoder.encoder)
         account = _tokenize(config, inputs, engine, progress)
     tokenized = time.time()
-    manifest = assemble(config, _origin(config, inputs), account, engine, progress)
+    manifest = assemble(config, origin(config, inputs), account, config.out / "tokens", engine, progress)
     seconds = {
         "first_part": (account.first_part or tokenized) - started,
         "tokenize": tokenized - started,
         "all": time.time() - started,
     }
-    write_text(config.out / "build-log.json", build_log(config, inputs, started, seconds))
+    log = build_log(config, provenance(config, inputs), started=started, seconds=seconds)
+    write_text(config.out / LOG_NAME, log)
     set_aside(config.out, ["plan"] if config.token_store else ["plan", "tokens"])
     write_text(config.out / MANIFEST_NAME, manifest.to_json())
     return manifest
@@ -119,17 +121,3 @@ def _tokenize(config: BuildConfig, inputs: Inputs, engine: Engine, progress: Pro
     if parts.kept:
         progress.say(f"{parts.kept} of {parts.count} parts of the token store were there: not tokenized again")
     return account
-
-
-def _origin(config: BuildConfig, inputs: Inputs) -> Origin:
-    tokenizer = inputs.tokenizer
-    return Origin(
-        sources=inputs.entries,
-        tokenizer=Tokenizer(name=tokenizer.name, revision=tokenizer.revision, digest=tokenizer.digest),
-        chat_template=digest_words([inputs.template]),
-        method=inputs.renderer.method,
-        stop_ids=inputs.renderer.stop_ids,
-        pad_id=tokenizer.pad_id,
-        vocab_size=tokenizer.vocab_size,
-        wants_eval=inputs.wants_eval(config),
-    )

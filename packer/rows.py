@@ -20,10 +20,10 @@ import pyarrow as pa
 from packer.arrow import of_numpy, to_numpy
 from packer.digest import digest_file, digest_words
 from packer.engine import Engine
-from packer.examples import Examples
 from packer.files import write_arrow, write_text
 from packer.folder import keep_only
 from packer.layout import Placed, lay_out
+from packer.listing import Examples
 from packer.manifest import ShardFile, Split
 from packer.plan import Plan, lower_bound
 from packer.progress import Progress
@@ -62,10 +62,19 @@ class RowShape:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Places:
+    """The folder that is written, and the token store that is read, with the digest of all its tokens."""
+
+    out: Path
+    tokens: Path
+    tokens_digest: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ShardSettings:
     """What the shards of a split have in common. key: what decides their bytes, tokens and plan and all."""
 
-    out: Path
+    places: Places
     split: str
     max_segments: int
     shape: RowShape
@@ -93,24 +102,25 @@ class WrittenSplit:
 
 
 def write_split(
-    out: Path,
+    places: Places,
     planned: PlannedSplit,
     examples: Examples,
     shape: RowShape,
-    store_digest: str,
     engine: Engine,
     advance: Progress.Advance,
 ) -> WrittenSplit:
-    """Lays out and writes every shard of one split that is not there already. store_digest: of the token store."""
-    name, plan = planned.name, planned.plan
+    """Lays out and writes every shard of one split that is not there already."""
+    out, name, plan = places.out, planned.name, planned.plan
     count = -(-len(plan) // shape.shard_rows)
     plan_digest = _write_plan(out, planned, examples, shape.shard_rows)
     settings = ShardSettings(
-        out=out,
+        places=places,
         split=name,
         max_segments=plan.max_segments,
         shape=shape,
-        key=digest_words([store_digest, plan_digest, name, plan.max_segments, *map(str, asdict(shape).values())]),
+        key=digest_words(
+            [places.tokens_digest, plan_digest, name, plan.max_segments, *map(str, asdict(shape).values())]
+        ),
     )
     done = {number: found for number in range(count) if (found := _kept(settings, number))}
     kept = len(done)
@@ -180,8 +190,9 @@ def _write_plan(out: Path, planned: PlannedSplit, examples: Examples, shard_rows
 
 def make_shard_writer(settings: ShardSettings) -> Callable[[int], DoneShard]:
     """Opens token store and plan, and returns the function that writes the shard of a number. Done twice, it writes the same bytes twice."""
-    store = TokenStore(settings.out / "tokens")
-    plan = pa.ipc.open_file(pa.memory_map(str(_plan_path(settings.out, settings.split))))
+    out = settings.places.out
+    store = TokenStore(settings.places.tokens)
+    plan = pa.ipc.open_file(pa.memory_map(str(_plan_path(out, settings.split))))
     shape = settings.shape
 
     def write(number: int) -> DoneShard:
@@ -203,7 +214,7 @@ def make_shard_writer(settings: ShardSettings) -> Callable[[int], DoneShard]:
                 yield from _split(laid_out)
 
         shard = write_shard(
-            settings.out,
+            out,
             _shard_name(settings.split, number),
             rows(),
             capacity=shape.capacity,
@@ -244,7 +255,7 @@ def _kept(settings: ShardSettings, number: int) -> DoneShard | None:
     try:
         note = json.loads(_note_path(settings, number).read_text(encoding="utf-8"))
         done = DoneShard(**{**note, "shard": ShardFile(**note["shard"])})
-        whole = done.key == settings.key and digest_file(settings.out / done.shard.file) == done.shard.xxh3_128
+        whole = done.key == settings.key and digest_file(settings.places.out / done.shard.file) == done.shard.xxh3_128
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return done if whole else None
@@ -259,4 +270,4 @@ def _plan_path(out: Path, split: str) -> Path:
 
 
 def _note_path(settings: ShardSettings, number: int) -> Path:
-    return settings.out / "plan" / f"{settings.split}-{number:05d}.json"
+    return settings.places.out / "plan" / f"{settings.split}-{number:05d}.json"
