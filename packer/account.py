@@ -15,7 +15,7 @@ from packer.config import BuildConfig
 from packer.digest import digest_words
 from packer.intake import Intake, Weighted
 from packer.listing import Examples, Listed, write_table
-from packer.tokens import PartHead, read_part
+from packer.token_part import PartHead, read_part
 
 
 class Account:

@@ -7,9 +7,13 @@ write(RawPart(number=0, source=0, ...))          # tokens/part-00000.arrow
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
 
 from packer.conversation import Rejected
 from packer.encoders import make_encoder
@@ -17,8 +21,9 @@ from packer.parts import RawPart
 from packer.readers import NotJsonError, parsed
 from packer.render import Example, Policies, Renderer
 from packer.template import ChatTemplate
+from packer.token_part import PartHead, Reject, TokenPart, part_name, write_part
 from packer.tokenizer import load_tokenizer
-from packer.tokens import PartHead, Reject, TokenPart, join_examples, part_name, sum_spelled, write_part
+from packer.types import Int32Array
 
 # As many rows are rendered and encoded in one go: enough for an encoder to be busy, few enough to stay in its caches.
 _ROWS_AT_ONCE = 512
@@ -73,7 +78,7 @@ def encode_part(renderer: Renderer, raw: RawPart) -> tuple[PartHead, TokenPart]:
                     detail=outcome.detail,
                 )
             )
-    part = join_examples(
+    part = _joined_part(
         source=raw.source,
         rows=[raw.first_row + place for place, _ in kept],
         places=[raw.places[place] for place, _ in kept],
@@ -87,7 +92,7 @@ def encode_part(renderer: Renderer, raw: RawPart) -> tuple[PartHead, TokenPart]:
         rows=len(raw.values),
         size=raw.size,
         rejects=tuple(rejects),
-        control_tokens=sum_spelled(example for _, example in kept),
+        control_tokens=_spelled(example for _, example in kept),
         digest=part.digest(),
     )
     return head, part
@@ -103,3 +108,40 @@ def _outcomes(renderer: Renderer, values: Sequence[object]) -> list[Example | Re
             outcomes[place] = Rejected("not_json", str(error))
     outcomes.update(zip(rows, renderer.examples(list(rows.values())), strict=True))
     return [outcomes[place] for place in range(len(values))]
+
+
+def _joined_part(*, source: int, rows: Sequence[int], places: Sequence[str], examples: Sequence[Example]) -> TokenPart:
+    """One part of examples that were made one by one."""
+
+    def joined(arrays: Iterable[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
+        found = list(arrays)
+        return np.concatenate(found) if found else np.zeros(0, dtype=dtype)
+
+    def ends(sizes: Iterable[int]) -> Int32Array:
+        return np.cumsum([0, *sizes]).astype(np.int32)
+
+    mask = joined((example.loss_mask for example in examples), np.bool_)
+    texts = [place.encode() for place in places]
+    return TokenPart(
+        source=source,
+        rows=np.array(rows, dtype=np.int64),
+        places=pa.Array.from_buffers(
+            pa.string(), len(texts), [None, pa.py_buffer(ends(map(len, texts))), pa.py_buffer(b"".join(texts))]
+        ),
+        content_hash=np.array([example.content_hash for example in examples], dtype=np.uint64),
+        supervised=np.array([np.count_nonzero(example.loss_mask) for example in examples], dtype=np.int32),
+        offsets=ends(len(example.ids) for example in examples),
+        ids=joined((example.ids for example in examples), np.int32),
+        mask_bits=np.packbits(mask, bitorder="little"),
+        turn_offsets=ends(len(example.turn_ends) for example in examples),
+        turn_ends=joined((example.turn_ends for example in examples), np.int32),
+    )
+
+
+def _spelled(examples: Iterable[Example]) -> Counter[tuple[str, str]]:
+    """How often the texts spelled control tokens, by (role, token)."""
+    spelled: Counter[tuple[str, str]] = Counter()
+    for example in examples:
+        if example.control_tokens:
+            spelled.update(example.control_tokens)
+    return spelled

@@ -23,7 +23,7 @@ from packer.listing import Listed
 from packer.manifest import Ledger
 from packer.mix import copies
 from packer.overlong import cut, targets
-from packer.tokens import PartHead, Reject, TokenPart
+from packer.token_part import PartHead, Reject, TokenPart
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ import packer
 from packer.config import BuildConfig
 from packer.digest import digest_files, digest_words
 from packer.manifest import Source
-from packer.tokens import STORE_VERSION
+from packer.token_part import STORE_VERSION
 
 # Of these, equal versions give equal bytes.
 _LIBRARIES = ("jinja2", "pyarrow", "tokenizers", "transformers")

@@ -32,7 +32,7 @@ from packer.origin import Origin, finished
 from packer.overlong import Overlong
 from packer.plan import Strategy
 from packer.progress import Progress
-from packer.tokens import part_paths, read_part
+from packer.token_part import part_paths, read_part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

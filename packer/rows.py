@@ -192,7 +192,8 @@ def make_shard_writer(settings: ShardSettings) -> Callable[[int], DoneShard]:
     """Opens token store and plan, and returns the function that writes the shard of a number. Done twice, it writes the same bytes twice."""
     out = settings.places.out
     store = TokenStore(settings.places.tokens)
-    plan = pa.ipc.open_file(pa.memory_map(str(_plan_path(out, settings.split))))
+    # Read, not mapped: a shard's batch is wanted once.
+    plan = pa.ipc.open_file(pa.OSFile(str(_plan_path(out, settings.split))))
     shape = settings.shape
 
     def write(number: int) -> DoneShard:

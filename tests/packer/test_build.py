@@ -264,49 +264,6 @@ print(json.dumps([name for name in sys.modules if name.split('.')[0] in ('torch'
         assert not [name for name in modules if name.split(".")[0] in ("torch", "trainer")]
 
 
-@pytest.mark.parametrize("moments", [3, pytest.param(20, marks=pytest.mark.full)])
-def test_a_build_killed_at_any_moment_leaves_nothing_that_looks_finished(
-    built: Path, tmp_path: Path, moments: int
-) -> None:
-    arguments = [
-        "build",
-        SAMPLE,
-        "--tokenizer",
-        TINY,
-        "--capacity",
-        "4096",
-        "--eval-fraction",
-        "1/10",
-        "--workers",
-        "1",
-        "-o",
-        tmp_path / "packed",
-    ]
-    command = [sys.executable, "-m", "packer", *map(str, arguments)]
-    started = time.monotonic()
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    whole = time.monotonic() - started
-    chance = random.Random(moments)
-    killed = 0
-    for _ in range(moments):
-        subprocess.run(["rm", "-rf", str(tmp_path / "packed")], check=True)
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        try:
-            process.wait(timeout=whole * chance.uniform(0.3, 1.0))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if not (tmp_path / "packed" / "manifest.json").exists():
-            killed += 1
-            with pytest.raises(UserError, match=r"no manifest\.json|no such folder"):
-                packer.open(tmp_path / "packed")
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-        assert content(tmp_path / "packed") == content(built)
-    assert killed
-
-
 @pytest.mark.parametrize(
     "left", [".manifest.json.tmp", ".rejects.jsonl.tmp", ".build-log.json.tmp", "tokens/.part-00000.arrow.tmp"]
 )
