@@ -53,7 +53,7 @@ def assemble(
         vocab_size=origin.vocab_size,
         shard_rows=config.rows_a_shard,
     )
-    places = Places(out=config.out, tokens=tokens, tokens_digest=account.digest)
+    places = Places(out=config.out.resolve(), tokens=tokens.resolve(), tokens_digest=account.digest)
     written: dict[str, WrittenSplit] = {}
     for name in names:
         planned = _plan(config, name, examples)

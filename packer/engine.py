@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from functools import lru_cache, partial
 from itertools import chain, islice
 from multiprocessing.synchronize import Event
@@ -28,7 +29,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from packer.errors import UserError
-from packer.folder import hold_work
+from packer.folder import at_work
 
 Settings = TypeVar("Settings", bound=Hashable)
 Task = TypeVar("Task")
@@ -36,6 +37,7 @@ Result = TypeVar("Result")
 # A part that waits is some megabytes of text in this process.
 _WAITING_A_WORKER = 2
 _SECONDS_BETWEEN_LOOKS = 0.25
+_at_work = ExitStack()
 
 
 class Engine(Protocol):
@@ -146,7 +148,8 @@ def _start(folder: Path, stop: Event) -> None:
     # Ctrl-C reaches every process of a terminal; the parent answers for all.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(), stop), daemon=True).start()
-    hold_work(folder)
+    # Held until the process ends.
+    _at_work.enter_context(at_work(folder))
 
 
 def _end_with(parent: int, stop: Event) -> None:

@@ -17,14 +17,13 @@ import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
 
 from packer.errors import UserError
 from packer.files import sync_folder, temporary_name
 from packer.manifest import MANIFEST_NAME
 
 _CLAIM = ".packer-building"
-# Held by every worker process as long as it lives: those of a killed build outlive it by a moment.
+# Held by whatever process is at work in the folder: those of a killed build outlive it by a moment.
 _WORK = ".packer-working"
 # Where what is not part of a finished folder waits to be removed, so that a build killed right before its manifest loses nothing.
 _ASIDE = ".packer-aside"
@@ -34,7 +33,6 @@ _MADE_AGAIN = ("examples", "tokenizer", "rejects.jsonl", "build-log.json")
 # A build that was killed while it wrote one of these leaves it under its temporary name.
 _UNFINISHED = tuple(temporary_name(name) for name in ("rejects.jsonl", "build-log.json", MANIFEST_NAME))
 _SECONDS_FOR_ORPHANS = 30.0
-_held: list[TextIO] = []
 
 
 @contextmanager
@@ -74,11 +72,12 @@ def claim(folder: Path) -> Iterator[None]:
         _clear_marks(folder)
 
 
-def hold_work(folder: Path) -> None:
-    """Tells whoever claims the folder next that this process may still write into it, until it ends."""
-    lock = (folder / _WORK).open("w")
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    _held.append(lock)
+@contextmanager
+def at_work(folder: Path) -> Iterator[None]:
+    """Tells whoever claims the folder next that this process may still write into it."""
+    with (folder / _WORK).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
 
 
 def set_aside(folder: Path, names: Sequence[str]) -> None:

@@ -103,9 +103,10 @@ def _keep_apart(config: BuildConfig, tokenizer: Tokenizer, found: Sequence[Sourc
 
 def encode_settings(config: BuildConfig, inputs: Inputs) -> EncodeSettings:
     """What the workers tokenize with; the tokenizer as it lies in the output folder, the one place that all of them can reach."""
+    out = config.out.resolve()
     return EncodeSettings(
-        folder=config.out / "tokens",
-        tokenizer=str(config.out / "tokenizer"),
+        folder=out / "tokens",
+        tokenizer=str(out / "tokenizer"),
         template=inputs.template,
         template_date=config.template_date,
         policies=config.policies,

@@ -50,7 +50,7 @@ def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
         progress.say(f"{config.out} already holds this build: nothing to do")
         return manifest
     try:
-        with claim(config.out), _engine(config) as engine:
+        with _engine(config) as engine, claim(config.out):
             return _build(config, inputs, engine, progress, started)
     except OSError as error:
         raise UserError(
@@ -60,6 +60,10 @@ def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
 
 
 def _engine(config: BuildConfig) -> AbstractContextManager[Engine]:
+    if config.engine == "ray":
+        from packer.engine_ray import RayEngine
+
+        return RayEngine(address=config.ray_address, workers=config.worker_count, folder=config.out)
     return LocalEngine(workers=config.worker_count, folder=config.out)
 
 

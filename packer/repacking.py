@@ -71,7 +71,7 @@ def repack(config: RepackConfig, progress: Progress | None = None) -> Manifest:
         progress.say(f"{options.out} already holds these rows: nothing to do")
         return manifest
     try:
-        with claim(options.out), LocalEngine(workers=options.worker_count, folder=options.out) as engine:
+        with LocalEngine(workers=options.worker_count, folder=options.out) as engine, claim(options.out):
             tokens = config.source / "tokens"
             account = _account(options, origin, there, tokens, progress)
             manifest = assemble(options, origin, account, tokens, engine, progress)
