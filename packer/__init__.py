@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from packer.config import BuildConfig
     from packer.manifest import Manifest
     from packer.progress import Progress
+    from packer.repacking import RepackConfig
     from packer.shards import Corpus
 
 __version__ = "0.1.0"
-__all__ = ["UserError", "build", "open"]
+__all__ = ["UserError", "build", "open", "repack"]
 
 
 def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
@@ -31,6 +32,13 @@ def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
     from packer.pipeline import build as run_build
 
     return run_build(config, progress)
+
+
+def repack(config: RepackConfig, progress: Progress | None = None) -> Manifest:
+    """Builds a folder of other rows from another folder's token store and returns its manifest; raises UserError and GateError as `build` does."""
+    from packer.repacking import repack as run_repack
+
+    return run_repack(config, progress)
 
 
 def open(path: str | Path, *, split: str = "train") -> Corpus:  # noqa: A001  # packer.open reads as it should

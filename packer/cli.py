@@ -11,6 +11,7 @@ import click
 
 from packer import __version__
 from packer.cli_folder import FOLDER_COMMANDS
+from packer.cli_repack import repack
 from packer.console import Commands, config_option, context_settings, resolved_toml
 from packer.errors import UserError
 
@@ -25,6 +26,9 @@ def main() -> None:
     packer stats data/packed
     packer verify data/packed
     """
+
+
+main.add_command(repack)
 
 
 def _share(text: str, option: str) -> Fraction:
@@ -134,6 +138,8 @@ def _segments(text: str) -> int | None:
     help="What turns text into ids: auto, tokenizers, splintr or fastokens; the ids are the same.",
 )
 @click.option("--workers", type=int, default=0, help="Processes that tokenize; 0: one a core.")
+@click.option("--engine", default="local", help="Where the work is done: local (processes here) or ray (a cluster).")
+@click.option("--ray-address", help="Address of the Ray cluster.  [default: one of its own, on this machine]")
 @click.option("--seed", type=int, default=0, help="Seed of the order of rows.")
 @click.option("--shard-rows", type=int, default=0, help="Rows a shard, a multiple of 16; 0: about 256 MB a shard.")
 @click.option(

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from packer.controls import Policy
 from packer.conversation import EmptyAnswers
@@ -21,6 +21,7 @@ from packer.render import Policies, TrainOn
 from packer.schema import CAPACITY_MULTIPLE, ROWS_PER_BATCH, SEGMENTS_MULTIPLE
 from packer.tokenizer import DEFAULT_TOKENIZER
 
+EngineName = Literal["local", "ray"]
 _SHARD_BYTES = 256 << 20
 # Far above any model's context; below it, a batch of 16 rows fits the memory of any machine.
 _MOST_SLOTS = 1 << 22
@@ -55,6 +56,8 @@ class BuildConfig:
     max_loss: Fraction = Fraction(1, 100)
     encoder: EncoderName = "auto"
     workers: int = 0
+    engine: EngineName = "local"
+    ray_address: str | None = None
     seed: int = 0
     shard_rows: int = 0
     token_store: bool = True
@@ -99,6 +102,8 @@ class BuildConfig:
             raise UserError(f"--workers {self.workers}: must be 0 (a worker a core) or more", "leave it out")
         if self.seed < 0:
             raise UserError(f"--seed {self.seed}: must be 0 or more", "try --seed 0")
+        if self.ray_address and self.engine != "ray":
+            raise UserError(f"--ray-address {self.ray_address}: only --engine ray has a cluster", "add --engine ray")
         for name, weight in self.mix:
             if weight <= 0:
                 raise UserError(
@@ -113,6 +118,7 @@ class BuildConfig:
             ("--encoder", self.encoder, get_args(EncoderName)),
             ("--empty-answers", self.empty_answers, get_args(EmptyAnswers)),
             ("--control-tokens", self.control_tokens, get_args(Policy)),
+            ("--engine", self.engine, get_args(EngineName)),
         ):
             if value not in known:
                 raise UserError(f"{option} {value}: must be one of {', '.join(known)}", f"try {option} {known[0]}")

@@ -1,129 +1,147 @@
-"""One slice of raw rows → one slice of tokens and the verdicts on what did not become tokens. This is what a worker does.
+"""One part of a source → one part of the token store. This is what a worker does.
 
-encode = make_slice_encoder(EncodeSettings(tokenizer="data/sample/tiny-hybrid", ...))
-slice_ = encode(RawSlice(source=0, is_eval=False, rows=rows))
+write = make_part_writer(EncodeSettings(tokenizer="data/sample/tiny-hybrid", ...))
+write(RawPart(number=0, source=0, ...))          # tokens/part-00000.arrow
 """
 
 from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from pathlib import Path
 
-import xxhash
+import numpy as np
+import pyarrow as pa
 
 from packer.conversation import Rejected
 from packer.encoders import make_encoder
-from packer.readers import NotJsonError, RawRow, parsed
+from packer.parts import RawPart
+from packer.readers import NotJsonError, parsed
 from packer.render import Example, Policies, Renderer
 from packer.template import ChatTemplate
+from packer.token_part import PartHead, Reject, TokenPart, part_name, write_part
 from packer.tokenizer import load_tokenizer
-from packer.tokens import TokenSlice, join_examples
+from packer.types import Int32Array
+
+# As many rows are rendered and encoded in one go: enough for an encoder to be busy, few enough to stay in its caches.
+_ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodeSettings:
-    """What a worker needs to make its own tokenizer and renderer."""
+    """What a worker needs to make its own tokenizer and renderer. folder: where its parts go."""
 
+    folder: Path
     tokenizer: str
     template: str
     template_date: datetime.date | None
     policies: Policies
-    eval_fraction: Fraction
     encoder: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RawSlice:
-    """Some rows of one source, in order. is_eval: the whole source belongs to the eval split. weight: copies of each conversation."""
-
-    source: int
-    is_eval: bool
-    rows: Sequence[RawRow]
-    weight: Fraction = Fraction(1)
-    seed: int = 0
-
-    @property
-    def size(self) -> float:
-        """Bytes of the source that these rows are, where known."""
-        return sum(row.size for row in self.rows)
-
-    def copies(self, row: int) -> int:
-        """How many copies of a row go in: the whole part of the weight, and one more for a share of the rows drawn by seed, source and row."""
-        whole, rest = divmod(self.weight, 1)
-        drawn = xxhash.xxh3_64_intdigest(f"{self.seed}:{self.source}:{row}".encode()) < int(rest * 2**64)
-        return int(whole) + drawn
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reject:
-    """A row that did not become tokens."""
-
-    source: int
-    row: int
-    place: str
-    reason: str
-    detail: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EncodedSlice:
-    """places: for people, one a conversation in `tokens`. control_tokens: (role, token) → how often the texts spelled it. size: of the raw rows."""
-
-    tokens: TokenSlice
-    places: tuple[str, ...]
-    rejects: tuple[Reject, ...]
-    control_tokens: Counter[tuple[str, str]]
-    size: float
-
-
-def make_slice_encoder(settings: EncodeSettings) -> Callable[[RawSlice], EncodedSlice]:
-    """Loads the tokenizer, compiles the template, probes it, and returns the function that encodes slices."""
+def make_part_writer(settings: EncodeSettings) -> Callable[[RawPart], int]:
+    """Loads the tokenizer, compiles the template, probes it, and returns the function that writes parts."""
     tokenizer = load_tokenizer(settings.tokenizer)
     tokenizer.use(make_encoder(settings.encoder, tokenizer.backend))
     template = ChatTemplate(settings.template, special_tokens=tokenizer.special_tokens, date=settings.template_date)
-    renderer = Renderer(tokenizer, template, settings.policies)
-    return slice_encoder(renderer, settings.eval_fraction)
+    return part_writer(Renderer(tokenizer, template, settings.policies), settings.folder)
 
 
-def slice_encoder(renderer: Renderer, eval_fraction: Fraction) -> Callable[[RawSlice], EncodedSlice]:
-    """The function that encodes slices with a renderer."""
-    # A hash below this belongs to the eval split: equal conversations have equal hashes, so no duplicate stands on both sides.
-    eval_below = int(eval_fraction * 2**64)
+def part_writer(renderer: Renderer, folder: Path) -> Callable[[RawPart], int]:
+    """The function that encodes a part with a renderer, writes it, and returns its number. Done twice, it writes the same bytes twice."""
 
-    def encode(raw: RawSlice) -> EncodedSlice:
-        values: dict[int, object] = {}
-        faults: dict[int, Rejected] = {}
-        for row in raw.rows:
-            try:
-                values[row.number] = parsed(row)
-            except NotJsonError as error:
-                faults[row.number] = Rejected("not_json", str(error))
-        outcomes = {**faults, **dict(zip(values, renderer.examples(list(values.values())), strict=True))}
-        kept: list[tuple[RawRow, Example]] = []
-        rejects = []
-        spelled: Counter[tuple[str, str]] = Counter()
-        for row in raw.rows:
-            outcome = outcomes[row.number]
-            if isinstance(outcome, Rejected):
-                rejects.append(
-                    Reject(
-                        source=raw.source, row=row.number, place=row.place, reason=outcome.reason, detail=outcome.detail
-                    )
+    def write(raw: RawPart) -> int:
+        head, part = encode_part(renderer, raw)
+        write_part(folder / part_name(raw.number), head, part)
+        return raw.number
+
+    return write
+
+
+def encode_part(renderer: Renderer, raw: RawPart) -> tuple[PartHead, TokenPart]:
+    """The tokens of a part's rows, and what became of the others."""
+    kept: list[tuple[int, Example]] = []
+    rejects: list[Reject] = []
+    for start in range(0, len(raw.values), _ROWS_AT_ONCE):
+        for place, outcome in enumerate(_outcomes(renderer, raw.values[start : start + _ROWS_AT_ONCE]), start):
+            if isinstance(outcome, Example):
+                kept.append((place, outcome))
+                continue
+            rejects.append(
+                Reject(
+                    source=raw.source,
+                    row=raw.first_row + place,
+                    place=raw.places[place],
+                    reason=outcome.reason,
+                    detail=outcome.detail,
                 )
-            else:
-                kept.append((row, outcome))
-                spelled += outcome.control_tokens
-        tokens = join_examples(
-            source=raw.source,
-            rows=[row.number for row, _ in kept],
-            is_eval=[raw.is_eval or example.content_hash < eval_below for _, example in kept],
-            copies=[raw.copies(row.number) for row, _ in kept],
-            examples=[example for _, example in kept],
-        )
-        places = tuple(row.place for row, _ in kept)
-        return EncodedSlice(tokens=tokens, places=places, rejects=tuple(rejects), control_tokens=spelled, size=raw.size)
+            )
+    part = _joined_part(
+        source=raw.source,
+        rows=[raw.first_row + place for place, _ in kept],
+        places=[raw.places[place] for place, _ in kept],
+        examples=[example for _, example in kept],
+    )
+    head = PartHead(
+        key=raw.key,
+        source=raw.source,
+        is_eval=raw.is_eval,
+        first_row=raw.first_row,
+        rows=len(raw.values),
+        size=raw.size,
+        rejects=tuple(rejects),
+        control_tokens=_spelled(example for _, example in kept),
+        digest=part.digest(),
+    )
+    return head, part
 
-    return encode
+
+def _outcomes(renderer: Renderer, values: Sequence[object]) -> list[Example | Rejected]:
+    outcomes: dict[int, Example | Rejected] = {}
+    rows: dict[int, object] = {}
+    for place, value in enumerate(values):
+        try:
+            rows[place] = parsed(value)
+        except NotJsonError as error:
+            outcomes[place] = Rejected("not_json", str(error))
+    outcomes.update(zip(rows, renderer.examples(list(rows.values())), strict=True))
+    return [outcomes[place] for place in range(len(values))]
+
+
+def _joined_part(*, source: int, rows: Sequence[int], places: Sequence[str], examples: Sequence[Example]) -> TokenPart:
+    """One part of examples that were made one by one."""
+
+    def joined(arrays: Iterable[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
+        found = list(arrays)
+        return np.concatenate(found) if found else np.zeros(0, dtype=dtype)
+
+    def ends(sizes: Iterable[int]) -> Int32Array:
+        return np.cumsum([0, *sizes]).astype(np.int32)
+
+    mask = joined((example.loss_mask for example in examples), np.bool_)
+    texts = [place.encode() for place in places]
+    return TokenPart(
+        source=source,
+        rows=np.array(rows, dtype=np.int64),
+        places=pa.Array.from_buffers(
+            pa.string(), len(texts), [None, pa.py_buffer(ends(map(len, texts))), pa.py_buffer(b"".join(texts))]
+        ),
+        content_hash=np.array([example.content_hash for example in examples], dtype=np.uint64),
+        supervised=np.array([np.count_nonzero(example.loss_mask) for example in examples], dtype=np.int32),
+        offsets=ends(len(example.ids) for example in examples),
+        ids=joined((example.ids for example in examples), np.int32),
+        mask_bits=np.packbits(mask, bitorder="little"),
+        turn_offsets=ends(len(example.turn_ends) for example in examples),
+        turn_ends=joined((example.turn_ends for example in examples), np.int32),
+    )
+
+
+def _spelled(examples: Iterable[Example]) -> Counter[tuple[str, str]]:
+    """How often the texts spelled control tokens, by (role, token)."""
+    spelled: Counter[tuple[str, str]] = Counter()
+    for example in examples:
+        if example.control_tokens:
+            spelled.update(example.control_tokens)
+    return spelled

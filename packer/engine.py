@@ -1,8 +1,12 @@
-"""Work spread over processes on one machine, results in order, memory bounded.
+"""Where tasks run: in this process, over processes on one machine, or (packer.engine_ray) over a cluster. Results in order, memory bounded.
 
-Workers are spawned, never forked: each makes its own tokenizer, and a fork after Rust threads have started can hang for ever.
+    with LocalEngine(workers=4, folder=out) as engine:
+        for number in engine.map(make_part_writer, settings, tasks, here=write, alone=False): ...
 
-    results = map_in_order(make_work, settings, tasks, workers=4, here=work)      # make_work(settings) runs once in each worker
+A task writes a file, whole or not at all, and the same one however often it is done; what comes back is small. `make(settings)` is called once in each
+worker process: it loads the tokenizer, say.
+
+Workers are spawned, never forked: a fork after Rust threads have started can hang for ever.
 """
 
 from __future__ import annotations
@@ -13,80 +17,153 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
+from contextlib import ExitStack
+from functools import lru_cache, partial
 from itertools import chain, islice
-from typing import TypeVar
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
 
 from packer.errors import UserError
+from packer.folder import at_work
 
-_Settings = TypeVar("_Settings")
-_Task = TypeVar("_Task")
-_Result = TypeVar("_Result")
-_WAITING_A_WORKER = 3
-_SECONDS_BETWEEN_LOOKS = 1.0
-
-# What this worker process does with a task.
-_work: Callable[[object], object] | None = None
-
-
-def map_in_order(
-    make: Callable[[_Settings], Callable[[_Task], _Result]],
-    settings: _Settings,
-    tasks: Iterable[_Task],
-    *,
-    workers: int,
-    here: Callable[[_Task], _Result],
-) -> Iterator[_Result]:
-    """make(settings) applied to each task, results in the order of the tasks. here: the same, ready made, for this process.
-
-    With one worker, or where there is only one task, it runs in this process: starting others would cost more than it saves. No more than three
-    tasks a worker are under way, so memory does not grow with the number of tasks. An exception in a worker is raised here.
-    """
-    waiting = iter(tasks)
-    first = list(islice(waiting, 2))
-    if workers == 1 or len(first) < 2:
-        yield from map(here, chain(first, waiting))
-        return
-    pool = ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=partial(_start, make, settings)
-    )
-    try:
-        under_way: deque[Future[object]] = deque()
-        for task in chain(first, waiting):
-            under_way.append(pool.submit(_call, task))
-            if len(under_way) >= workers * _WAITING_A_WORKER:
-                yield under_way.popleft().result()  # type: ignore[misc]  # _call returns what make(settings) does
-        while under_way:
-            yield under_way.popleft().result()  # type: ignore[misc]
-    except BrokenProcessPool:
-        raise UserError(
-            "a worker process ended before its work: killed, most likely for want of memory",
-            "run again with fewer --workers; a script that calls packer.build needs `if __name__ == '__main__':` around it",
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
+Settings = TypeVar("Settings", bound=Hashable)
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+# A part that waits is some megabytes of text in this process.
+_WAITING_A_WORKER = 2
+_SECONDS_BETWEEN_LOOKS = 0.25
+_at_work = ExitStack()
 
 
-def _start(make: Callable[[_Settings], Callable[[_Task], _Result]], settings: _Settings) -> None:
-    global _work  # noqa: PLW0603  # a pool's initializer can leave its result nowhere else
+class Engine(Protocol):
+    """What the stages of a build ask for. name: as the build's log has it."""
+
+    name: str
+
+    def map(
+        self,
+        make: Callable[[Settings], Callable[[Task], Result]],
+        settings: Settings,
+        tasks: Iterable[Task],
+        *,
+        here: Callable[[Task], Result],
+        alone: bool,
+    ) -> Iterator[Result]:
+        """make(settings) applied to each task, results in the order of the tasks.
+
+        here: the same, ready made, for this process. alone: there is so little to do that starting processes would cost more than it saves. A bounded
+        number of tasks are under way, so memory does not grow with the number of tasks. An exception of a task is raised here.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Returns once no task of an earlier `map` is under way any more, whether or not its results were taken."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class LocalEngine:
+    """Processes on this machine, started when they are first worth it and kept to the end. folder: what they write into, held while one of them lives."""
+
+    name = "local"
+
+    def __init__(self, *, workers: int, folder: Path) -> None:
+        self._workers = workers
+        self._folder = folder
+        self._context = multiprocessing.get_context("spawn")
+        self._stop: Event | None = None
+        self._pool: ProcessPoolExecutor | None = None
+        self._under_way: deque[Future[object]] = deque()
+
+    def map(
+        self,
+        make: Callable[[Settings], Callable[[Task], Result]],
+        settings: Settings,
+        tasks: Iterable[Task],
+        *,
+        here: Callable[[Task], Result],
+        alone: bool,
+    ) -> Iterator[Result]:
+        """As `Engine.map`; raises UserError where a worker process was killed."""
+        waiting = iter(tasks)
+        first = list(islice(waiting, 2))
+        if self._workers == 1 or len(first) < 2 or (alone and self._pool is None):
+            yield from map(here, chain(first, waiting))
+            return
+        pool = self._started()
+        under_way = self._under_way
+        try:
+            for task in chain(first, waiting):
+                under_way.append(pool.submit(_call, make, settings, task))
+                if len(under_way) >= self._workers * _WAITING_A_WORKER:
+                    yield under_way.popleft().result()  # type: ignore[misc]  # _call returns what make(settings) does
+            while under_way:
+                yield under_way.popleft().result()  # type: ignore[misc]
+        except BrokenProcessPool:
+            raise UserError(
+                "a worker process ended before its work: killed, most likely for want of memory",
+                "run again with fewer --workers (finished parts are kept); a script that calls packer.build needs `if __name__ == '__main__':` around it",
+            ) from None
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def settle(self) -> None:
+        wait([future for future in self._under_way if not future.cancelled()])
+        self._under_way.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and self._stop is not None:
+            # Nobody is left to take their results, and a task is done again as a whole.
+            self._stop.set()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._stop = self._context.Event()
+            start = partial(_start, self._folder, self._stop)
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=self._context, initializer=start)
+        return self._pool
+
+
+def _start(folder: Path, stop: Event) -> None:
     # The processes are the parallelism; threads of the encoder inside each would only fight over the same cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # Ctrl-C reaches every process of a terminal; the parent answers for all.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    _work = make(settings)  # type: ignore[assignment]
+    threading.Thread(target=_end_with, args=(os.getppid(), stop), daemon=True).start()
+    # Held until the process ends.
+    _at_work.enter_context(at_work(folder))
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process once its parent is gone (killed, it cannot say so): nobody is left to take its results."""
-    while os.getppid() == parent:
+def _end_with(parent: int, stop: Event) -> None:
+    """Ends this process once its parent says so, or is gone (killed, it cannot say so): nobody is left to take its results."""
+    while os.getppid() == parent and not stop.is_set():
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     os._exit(1)
 
 
-def _call(task: object) -> object:
-    assert _work is not None, "the worker was not started by map_in_order"
-    return _work(task)
+def _call(make: Callable[[Settings], Callable[[Task], Result]], settings: Settings, task: Task) -> Result:
+    return made(make, settings)(task)  # type: ignore[return-value]  # a cache forgets types
+
+
+@lru_cache(maxsize=2)
+def made(make: Callable[[Hashable], Callable[[object], object]], settings: Hashable) -> Callable[[object], object]:
+    """make(settings), once a process."""
+    return make(settings)

@@ -1,29 +1,26 @@
 """Everything that decides the bytes of a build, found and checked before anything is written.
 
 inputs = resolve(config)
-if (manifest := finished(config, inputs)) is not None: ...      # the folder already holds exactly this build
+if (manifest := finished(config, origin(config, inputs))) is not None: ...      # the folder already holds exactly this build
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
-import platform
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import packer
 from packer import source as sources
+from packer.buildlog import Provenance
 from packer.config import BuildConfig
 from packer.digest import digest_words
 from packer.encode import EncodeSettings
 from packer.encoders import Chosen, choose_encoder
 from packer.errors import UserError
-from packer.intake import hold_loss
-from packer.ledger import Books
-from packer.manifest import MANIFEST_NAME, Manifest, Source, SourceFile, load_manifest
+from packer.keys import token_key
+from packer.manifest import Source, SourceFile
+from packer.manifest import Tokenizer as TokenizerEntry
+from packer.origin import Origin
 from packer.readers import digest
 from packer.render import Renderer
 from packer.source import SourceSpec
@@ -33,7 +30,7 @@ from packer.tokenizer import Tokenizer, load_tokenizer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """Everything that decides the bytes, found and checked before anything is written."""
+    """Everything that decides the bytes, found and checked before anything is written. stamps: of each source's file, taken before its digest."""
 
     sources: tuple[SourceSpec, ...]
     entries: tuple[Source, ...]
@@ -41,10 +38,7 @@ class Inputs:
     template: str
     renderer: Renderer
     encoder: Chosen
-
-    def wants_eval(self, config: BuildConfig) -> bool:
-        """Whether an eval split was asked for (it may turn out empty)."""
-        return bool(config.eval_fraction) or any(spec.is_eval for spec in self.sources)
+    stamps: tuple[tuple[int, ...], ...]
 
 
 def resolve(config: BuildConfig) -> Inputs:
@@ -72,6 +66,7 @@ def resolve(config: BuildConfig) -> Inputs:
         if spec.file:
             # A file that cannot be opened is told before anything is begun.
             next(sources.read(spec, config.policies.layout.columns), None)
+    stamps = tuple(_stamp(spec) for spec in found)
     entries = tuple(
         Source(
             name=spec.name,
@@ -93,6 +88,7 @@ def resolve(config: BuildConfig) -> Inputs:
         template=template,
         renderer=renderer,
         encoder=chosen,
+        stamps=stamps,
     )
 
 
@@ -105,74 +101,65 @@ def _keep_apart(config: BuildConfig, tokenizer: Tokenizer, found: Sequence[Sourc
             raise UserError(f"{path} lies in the output folder {config.out}", "give another folder with -o")
 
 
-def finished(config: BuildConfig, inputs: Inputs) -> Manifest | None:
-    """The manifest in the output folder if it is of this very build; raises UserError if it is of another and --force was not given."""
-    if config.force or not (config.out / MANIFEST_NAME).is_file():
-        return None
-    there = load_manifest(config.out)
-    pairs: dict[str, tuple[object, object]] = {
-        "packer version": (there.packer_version, packer.__version__),
-        "capacity": (there.capacity, config.capacity),
-        "shard rows": (there.shard_rows, config.rows_a_shard),
-        "align": (there.align, config.align),
-        "strategy": (there.strategy, config.strategy),
-        "seed": (there.seed, config.seed),
-        "tokenizer": (there.tokenizer.digest, inputs.tokenizer.digest),
-        "chat template": (there.chat_template, digest_words([inputs.template])),
-        "sources": (tuple(replace(entry, conversations=0) for entry in there.sources), inputs.entries),
-        "token store": ((config.out / "tokens").is_dir(), config.token_store),
-        **{name.replace("_", " "): (there.options.get(name), value) for name, value in config.row_options().items()},
-    }
-    changed = [name for name, (old, new) in pairs.items() if old != new]
-    if not changed:
-        # A folder whose shards are damaged is not this build; opening it holds their sizes against the manifest.
-        for split in there.splits:
-            packer.open(config.out, split=split)
-        hold_loss(Books(conversations=dict(there.ledger.conversations), tokens=dict(there.ledger.tokens)), config)
-        missing = [
-            name
-            for name in ("examples", "tokenizer", "rejects.jsonl", "build-log.json")
-            if not (config.out / name).exists()
-        ]
-        if missing:
-            raise UserError(
-                f"{config.out}: {missing[0]} is missing from a finished build", "build it again with --force"
-            )
-        return there
-    raise UserError(
-        f"{config.out} holds another build (other {', '.join(changed)})",
-        "give another folder with -o, or --force to replace it",
-    )
-
-
 def encode_settings(config: BuildConfig, inputs: Inputs) -> EncodeSettings:
+    """What the workers tokenize with; the tokenizer as it lies in the output folder, the one place that all of them can reach."""
+    out = config.out.resolve()
     return EncodeSettings(
-        tokenizer=str(inputs.tokenizer.folder),
+        folder=out / "tokens",
+        tokenizer=str(out / "tokenizer"),
         template=inputs.template,
         template_date=config.template_date,
         policies=config.policies,
-        eval_fraction=config.eval_fraction,
         encoder=inputs.encoder.name,
     )
 
 
-def build_log(config: BuildConfig, inputs: Inputs, started: float, seconds: Mapping[str, float]) -> str:
-    """What must not decide bytes, for people who wonder later."""
-    log = {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        "seconds": {stage: round(taken, 3) for stage, taken in seconds.items()},
-        "host": platform.node(),
-        "workers": config.worker_count,
-        "engine": "local",
-        "encoder": inputs.encoder.name,
-        "encoder_reason": inputs.encoder.reason,
-        "versions": {
-            name: importlib.metadata.version(name)
-            for name in ("numpy", "pyarrow", "tokenizers", "transformers", "jinja2")
-        },
-        "python": platform.python_version(),
-        "tokenizer_path": str(inputs.tokenizer.folder.resolve()) if Path(config.tokenizer).is_dir() else "",
-        "sources": [spec.file or spec.name for spec in inputs.sources],
-    }
-    # ASCII: the path of a file need not be UTF-8.
-    return json.dumps(log, indent=1, sort_keys=True) + "\n"
+def token_keys(config: BuildConfig, inputs: Inputs) -> list[str]:
+    """What decides the parts of each source in the token store."""
+    tokenizer_digest = inputs.tokenizer.digest
+    return [
+        token_key(config, entry, tokenizer_digest=tokenizer_digest, template=inputs.template)
+        for entry in inputs.entries
+    ]
+
+
+def changed_source(inputs: Inputs) -> str | None:
+    """A file that is not the one any more whose digest was taken, if there is one."""
+    pairs = zip(inputs.sources, inputs.stamps, strict=True)
+    return next((spec.file for spec, stamp in pairs if _stamp(spec) != stamp), None)
+
+
+def _stamp(spec: SourceSpec) -> tuple[int, ...]:
+    """What changes when somebody writes to a file on this machine; nothing of others."""
+    if spec.file is None or "://" in spec.file:
+        return ()
+    try:
+        status = Path(spec.file).stat()
+    except FileNotFoundError:
+        return (0,)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def origin(config: BuildConfig, inputs: Inputs) -> Origin:
+    """What the tokens will be made of and by, as the manifest has it."""
+    tokenizer = inputs.tokenizer
+    return Origin(
+        sources=inputs.entries,
+        tokenizer=TokenizerEntry(name=tokenizer.name, revision=tokenizer.revision, digest=tokenizer.digest),
+        chat_template=digest_words([inputs.template]),
+        method=inputs.renderer.method,
+        stop_ids=inputs.renderer.stop_ids,
+        pad_id=tokenizer.pad_id,
+        vocab_size=tokenizer.vocab_size,
+        wants_eval=bool(config.eval_fraction) or any(spec.is_eval for spec in inputs.sources),
+    )
+
+
+def provenance(config: BuildConfig, inputs: Inputs) -> Provenance:
+    """What made the tokens, for the build's log."""
+    return Provenance(
+        encoder=inputs.encoder.name,
+        encoder_reason=inputs.encoder.reason,
+        tokenizer_path=str(inputs.tokenizer.folder.resolve()) if Path(config.tokenizer).is_dir() else "",
+        sources=tuple(spec.file or spec.name for spec in inputs.sources),
+    )

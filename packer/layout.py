@@ -1,77 +1,132 @@
 """How examples lie in a row: pure functions from token arrays to the columns of a shard.
 
->>> batch = lay_out([[(7, np.arange(3, dtype=np.int32), np.array([False, True, True]))]], capacity=64, max_segments=8, pad_id=0)
+>>> tokens = Placed(counts=np.array([1]), example_ids=np.array([7]), lengths=np.array([3]),
+...                 ids=np.arange(3, dtype=np.int32), loss_mask=np.array([False, True, True]))
+>>> batch = lay_out(tokens, capacity=64, max_segments=8, pad_id=0)
 >>> batch.cu_seqlens[0].tolist(), batch.example_ids[0].tolist()[:2]
 ([0, 3, 64, 64, 64, 64, 64, 64, 64], [7, -1])
+
+Nothing here is done an example at a time: rows of many short examples cost what rows of few long ones do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer.schema import RowBatch, position_dtype
-from packer.types import BoolArray, Int32Array
-
-# (example_id, ids int32 [n], loss_mask bool [n])
-Placed = tuple[int, Int32Array, BoolArray]
+from packer.types import BoolArray, Int32Array, Int64Array
 
 
-def lay_out(
-    rows: Sequence[Sequence[Placed]], *, capacity: int, max_segments: int, pad_id: int, align: int = 1
-) -> RowBatch:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placed:
+    """What goes into R rows, example behind example.
+
+    counts int64 [R]: examples of each row. example_ids, lengths int64 [N]: of each example. ids int32 [T], loss_mask bool [T]: the tokens of all of
+    them, T the sum of the lengths.
+    """
+
+    counts: Int64Array
+    example_ids: Int64Array
+    lengths: Int64Array
+    ids: Int32Array
+    loss_mask: BoolArray
+
+
+def lay_out(placed: Placed, *, capacity: int, max_segments: int, pad_id: int, align: int = 1) -> RowBatch:
     """Lays each row's examples one behind the other from slot 0; what is left over is one pad tail, a segment of its own.
 
-    With an alignment above 1 each segment is filled up with pads to a multiple of it, behind the example's last token, so that the next begins at one.
-
-    Raises ValueError where a row's examples do not fit its capacity or its segments.
+    The first token of an example is never a target: nothing stands before it. With an alignment above 1 each segment is filled up with pads to a multiple
+    of it, behind the example's last token, so that the next begins at one. Raises ValueError where a row's examples do not fit its capacity or its
+    segments.
     """
-    count = len(rows)
-    input_ids = np.full((count, capacity), pad_id, dtype=np.int32)
-    loss_mask = np.zeros((count, capacity), dtype=bool)
-    position_ids = np.zeros((count, capacity), dtype=position_dtype(capacity))
-    cu_seqlens = np.full((count, max_segments + 1), capacity, dtype=np.int32)
+    counts, lengths = placed.counts, placed.lengths.astype(np.int64)
+    rows = len(counts)
+    row = np.repeat(np.arange(rows), counts)
+    # Of each example: its place in its row, and its end there.
+    place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    slots_taken = -(-lengths // align) * align
+    end = np.cumsum(slots_taken)
+    used = np.bincount(row, weights=slots_taken, minlength=rows).astype(np.int64)
+    end -= np.repeat(np.cumsum(used) - used, counts)
+    tail = used < capacity
+    _refuse(counts, lengths, row, used, counts + tail, capacity, max_segments)
+
+    filled = _filled(row, end - slots_taken, lengths, used, capacity, align)
+    input_ids = np.full((rows, capacity), pad_id, dtype=np.int32)
+    input_ids[filled] = placed.ids
+    loss_mask = np.zeros((rows, capacity), dtype=bool)
+    loss_mask[filled] = placed.loss_mask
+    loss_mask[row, end - slots_taken] = False
+
+    cu_seqlens = np.full((rows, max_segments + 1), capacity, dtype=np.int32)
     cu_seqlens[:, 0] = 0
-    example_ids = np.full((count, max_segments), -1, dtype=np.int64)
-    num_examples = np.zeros(count, dtype=np.int32)
-    num_segments = np.zeros(count, dtype=np.int32)
-    sum_sq_len = np.zeros(count, dtype=np.int64)
-    example_lens = np.zeros((count, max_segments), dtype=np.int32)
-    positions = np.arange(capacity, dtype=position_ids.dtype)
-    for row, examples in enumerate(rows):
-        at = 0
-        for place, (example_id, ids, mask) in enumerate(examples):
-            length = -(-len(ids) // align) * align
-            end = at + length
-            if end > capacity or place >= max_segments or not len(ids):
-                raise ValueError(
-                    f"row {row}: {len(examples)} examples do not fit {capacity} slots and {max_segments} segments"
-                )
-            input_ids[row, at : at + len(ids)] = ids
-            loss_mask[row, at : at + len(ids)] = mask
-            position_ids[row, at:end] = positions[:length]
-            cu_seqlens[row, place + 1] = end
-            example_ids[row, place] = example_id
-            sum_sq_len[row] += length**2
-            example_lens[row, place] = len(ids)
-            at = end
-        has_tail = at < capacity
-        if has_tail:
-            if len(examples) >= max_segments:
-                raise ValueError(f"row {row}: no segment left for the pad tail")
-            position_ids[row, at:] = positions[: capacity - at]
-        num_examples[row] = len(examples)
-        num_segments[row] = len(examples) + has_tail
+    cu_seqlens[row, place + 1] = end
+    example_ids = np.full((rows, max_segments), -1, dtype=np.int64)
+    example_ids[row, place] = placed.example_ids
+    example_lens = None
+    if align > 1:
+        example_lens = np.zeros((rows, max_segments), dtype=np.int32)
+        example_lens[row, place] = lengths
     return RowBatch(
         input_ids=input_ids,
         loss_mask=loss_mask,
-        position_ids=position_ids,
+        position_ids=_distances(cu_seqlens, capacity),
         cu_seqlens=cu_seqlens,
-        num_segments=num_segments,
-        num_examples=num_examples,
+        num_segments=(counts + tail).astype(np.int32),
+        num_examples=counts.astype(np.int32),
         example_ids=example_ids,
         num_supervised=loss_mask.sum(axis=1).astype(np.int32),
-        sum_sq_len=sum_sq_len,
-        example_lens=example_lens if align > 1 else None,
+        sum_sq_len=_sums(slots_taken**2, counts),
+        example_lens=example_lens,
     )
+
+
+def _filled(
+    row: Int64Array, start: Int64Array, lengths: Int64Array, used: Int64Array, capacity: int, align: int
+) -> BoolArray:
+    """bool [R, C]: the slots that hold a token of an example, which begins at `start` in its row."""
+    if align == 1:
+        packed: BoolArray = np.arange(capacity, dtype=np.int32) < used[:, None]
+        return packed
+    filled = np.zeros(len(used) * capacity, dtype=bool)
+    shift = row * capacity + start - (np.cumsum(lengths) - lengths)
+    filled[np.repeat(shift, lengths) + np.arange(int(lengths.sum()))] = True
+    return filled.reshape(len(used), capacity)
+
+
+def _distances(cu_seqlens: Int32Array, capacity: int) -> NDArray[np.uint16] | Int32Array:
+    """Each slot's distance from the start of its segment; the pad tail's from its own."""
+    starts = np.repeat(cu_seqlens[:, :-1].reshape(-1), np.diff(cu_seqlens, axis=1).reshape(-1))
+    distances = np.arange(capacity, dtype=np.int32) - starts.reshape(-1, capacity)
+    return distances.astype(np.uint16) if position_dtype(capacity) == np.uint16 else distances
+
+
+def _sums(values: Int64Array, counts: Int64Array) -> Int64Array:
+    """The sum over each row's examples, exactly (weighted `bincount` sums in float64)."""
+    totals: Int64Array = np.concatenate([[0], np.cumsum(values)])
+    ends = np.cumsum(counts)
+    sums: Int64Array = totals[ends] - totals[ends - counts]
+    return sums
+
+
+def _refuse(
+    counts: Int64Array,
+    lengths: Int64Array,
+    row: Int64Array,
+    used: Int64Array,
+    segments: Int64Array,
+    capacity: int,
+    max_segments: int,
+) -> None:
+    """Raises ValueError for the first row that does not fit."""
+    for broken, why in (
+        (np.isin(np.arange(len(counts)), row[lengths < 1]), "an example has no token"),
+        ((used > capacity) | (counts > max_segments), f"do not fit {capacity} slots and {max_segments} segments"),
+        (segments > max_segments, "no segment left for the pad tail"),
+    ):
+        if broken.any():
+            first = int(broken.argmax())
+            raise ValueError(f"row {first}: {int(counts[first])} examples: {why}")

@@ -46,14 +46,14 @@ class NotJsonError(Exception):
     """A row whose text is not JSON; says where in the text."""
 
 
-def parsed(row: RawRow) -> object:
-    """The row's value; raises NotJsonError."""
-    if isinstance(row.value, NotJsonError):
-        raise row.value
-    if not isinstance(row.value, bytes):
-        return row.value
+def parsed(value: object) -> object:
+    """What a row's value stands for; raises NotJsonError."""
+    if isinstance(value, NotJsonError):
+        raise value
+    if not isinstance(value, bytes):
+        return value
     try:
-        return json.loads(row.value)
+        return json.loads(value)
     except (ValueError, RecursionError) as error:
         # ValueError covers bad JSON and bad UTF-8; a line of ten thousand brackets ends in RecursionError.
         raise NotJsonError(str(error) or type(error).__name__) from None

@@ -80,8 +80,8 @@ class RowBatch:
     def __len__(self) -> int:
         return len(self.input_ids)
 
-    def take(self, rows: Int64Array) -> RowBatch:
-        """Some of the rows, by their places int64 [m]; copied."""
+    def take(self, rows: Int64Array | slice) -> RowBatch:
+        """Some of the rows, by their places: int64 [m] copies them, a slice does not."""
         columns = {column.name: getattr(self, column.name) for column in fields(self)}
         return RowBatch(**{name: values[rows] for name, values in columns.items() if values is not None})
 

@@ -16,15 +16,16 @@ def main() -> None:
     shutil.rmtree(out, ignore_errors=True)
     import packer
     from packer.config import BuildConfig
-    from packer.intake import _ROWS_A_SLICE
+    from packer.tokens import TokenStore
 
     config = BuildConfig(datasets=(data,), tokenizer=tokenizer, encoder=encoder, workers=int(workers), out=Path(out))  # type: ignore[arg-type]
     manifest = packer.build(config)
     log = json.loads((Path(out) / "build-log.json").read_text())
     seconds = log["seconds"]
-    # From the first slice on: importing, loading tokenizers and starting processes is start-up. By then every worker has made one slice.
-    read, done = manifest.ledger.conversations["read"], _ROWS_A_SLICE * max(int(workers), 1)
-    steady = seconds["all"] - seconds["first_slice"]
+    # From the first part on: importing, loading tokenizers and starting processes is start-up. By then every worker has made one part.
+    rows = [head.rows for head in TokenStore(Path(out) / "tokens").heads]
+    read, done = sum(rows), sum(rows[: max(int(workers), 1)])
+    steady = seconds["all"] - seconds["first_part"]
     tokens = manifest.ledger.tokens["encoded"]
     start = time.perf_counter() - STARTED - steady
     print(

@@ -63,7 +63,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_bytes_do_not_depend_on_workers_or_ambient_random_state(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    monkeypatch.setattr("packer.intake._ROWS_A_SLICE", 50)
+    monkeypatch.setattr("packer.parts._PART_ROWS", 50)
     random.seed(5)
     packer.build(config(tmp_path / "two", workers=workers, eval_fraction=Fraction(1, 10)))
     same, two = content(built), content(tmp_path / "two")
@@ -239,8 +239,8 @@ def test_torch_is_not_imported_by_a_real_build_or_its_workers(tmp_path: Path) ->
     code = f"""
 import json, sys
 from pathlib import Path
-import packer, packer.intake, packer.engine
-packer.intake._ROWS_A_SLICE = 50
+import packer, packer.parts, packer.engine
+packer.parts._PART_ROWS = 50
 from packer.config import BuildConfig
 from tests.packer import spy
 packer.build(BuildConfig(datasets=({str(SAMPLE)!r},), tokenizer={str(TINY)!r}, capacity=4096, workers=2, out=Path({str(tmp_path / "packed")!r})), spy.install())
@@ -262,49 +262,6 @@ print(json.dumps([name for name in sys.modules if name.split('.')[0] in ('torch'
         modules = json.loads(report.read_text())
         assert "packer.encode" in modules
         assert not [name for name in modules if name.split(".")[0] in ("torch", "trainer")]
-
-
-@pytest.mark.parametrize("moments", [3, pytest.param(20, marks=pytest.mark.full)])
-def test_a_build_killed_at_any_moment_leaves_nothing_that_looks_finished(
-    built: Path, tmp_path: Path, moments: int
-) -> None:
-    arguments = [
-        "build",
-        SAMPLE,
-        "--tokenizer",
-        TINY,
-        "--capacity",
-        "4096",
-        "--eval-fraction",
-        "1/10",
-        "--workers",
-        "1",
-        "-o",
-        tmp_path / "packed",
-    ]
-    command = [sys.executable, "-m", "packer", *map(str, arguments)]
-    started = time.monotonic()
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    whole = time.monotonic() - started
-    chance = random.Random(moments)
-    killed = 0
-    for _ in range(moments):
-        subprocess.run(["rm", "-rf", str(tmp_path / "packed")], check=True)
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        try:
-            process.wait(timeout=whole * chance.uniform(0.3, 1.0))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if not (tmp_path / "packed" / "manifest.json").exists():
-            killed += 1
-            with pytest.raises(UserError, match=r"no manifest\.json|no such folder"):
-                packer.open(tmp_path / "packed")
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-        assert content(tmp_path / "packed") == content(built)
-    assert killed
 
 
 @pytest.mark.parametrize(
@@ -366,8 +323,8 @@ def test_a_full_disk_is_said_so_and_leaves_nothing_finished(tmp_path: Path, monk
 def test_a_dead_worker_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.packer import spy
 
-    monkeypatch.setattr("packer.intake._ROWS_A_SLICE", 50)
-    monkeypatch.setattr("packer.pipeline.make_slice_encoder", spy.make_dying_encoder)
+    monkeypatch.setattr("packer.parts._PART_ROWS", 50)
+    monkeypatch.setattr("packer.pipeline.make_part_writer", spy.make_dying_writer)
     with pytest.raises(UserError, match="worker process ended before its work"):
         packer.build(config(tmp_path / "packed", workers=2))
     assert not (tmp_path / "packed" / "manifest.json").exists()
@@ -617,7 +574,7 @@ def test_what_is_read_is_never_cleared_with_the_folder_that_is_written(tmp_path:
 def test_rows_at_the_limits_of_json_and_python_are_told_of_one_by_one(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packer.intake._ROWS_A_SLICE", 4)
+    monkeypatch.setattr("packer.parts._PART_ROWS", 4)
     deep, deepest = "[" * 900 + "]" * 900, "[" * 100_000
     ask, answer = '{"role":"user","content":"q"}', '{"role":"assistant","content":"a"}'
 

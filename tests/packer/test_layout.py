@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.layout import lay_out
+from packer.layout import Placed, lay_out
 from packer.schema import RowBatch, broken_rule, broken_rules
 
 C, S, PAD = 64, 8, 9
@@ -21,10 +21,28 @@ def example(number: int, length: int, *, all_targets: bool = True) -> tuple[int,
     return number, np.arange(10, 10 + length, dtype=np.int32), mask
 
 
+def laid_out(
+    rows: list[list[tuple[int, np.ndarray, np.ndarray]]], *, capacity: int = C, max_segments: int = S, align: int = 1
+) -> RowBatch:
+    """The rows of these examples, each (number, ids, mask)."""
+    flat = [one for row in rows for one in row]
+
+    def joined(place: int, kind: type) -> np.ndarray:
+        return np.concatenate([np.zeros(0, dtype=kind), *(one[place] for one in flat)]).astype(kind)
+
+    placed = Placed(
+        counts=np.array([len(row) for row in rows]),
+        example_ids=np.array([one[0] for one in flat], dtype=np.int64),
+        lengths=np.array([len(one[1]) for one in flat], dtype=np.int64),
+        ids=joined(1, np.int32),
+        loss_mask=joined(2, np.bool_),
+    )
+    return lay_out(placed, capacity=capacity, max_segments=max_segments, pad_id=PAD, align=align)
+
+
 def batch(*rows: list[int], align: int = 1) -> RowBatch:
     numbers = iter(range(100, 1000))
-    placed = [[example(next(numbers), length) for length in row] for row in rows]
-    return lay_out(placed, capacity=C, max_segments=S, pad_id=PAD, align=align)
+    return laid_out([[example(next(numbers), length) for length in row] for row in rows], align=align)
 
 
 def test_a_row_by_hand() -> None:
@@ -53,7 +71,7 @@ def test_segments_of_one_token_stay_segments() -> None:
 
 
 def test_positions_past_65535_are_int32() -> None:
-    row = lay_out([[example(0, 70_000)]], capacity=70_016, max_segments=S, pad_id=PAD)
+    row = laid_out([[example(0, 70_000)]], capacity=70_016)
     assert row.position_ids.dtype == np.int32
     assert int(row.position_ids.max()) == 69_999
 
@@ -61,6 +79,37 @@ def test_positions_past_65535_are_int32() -> None:
 @given(st.lists(st.lists(st.integers(1, 20), max_size=7).filter(lambda row: sum(row) <= C), min_size=1, max_size=4))
 def test_what_is_laid_out_breaks_no_rule(rows: list[list[int]]) -> None:
     assert broken_rule(batch(*rows), pad_id=PAD, vocab_size=100) is None
+
+
+@given(st.lists(st.lists(st.integers(1, 20), max_size=7).filter(lambda row: sum(row) <= C), min_size=1, max_size=5))
+def test_every_column_is_what_placing_slot_by_slot_gives(rows: list[list[int]]) -> None:
+    numbers = iter(range(100, 1000))
+    examples = [[example(next(numbers), length, all_targets=length % 3 > 0) for length in row] for row in rows]
+    found = laid_out(examples)
+    for number, row in enumerate(examples):
+        ids, mask, positions, cu, names = [], [], [], [0], []
+        for name, tokens, targets in row:
+            for place in range(len(tokens)):
+                ids.append(int(tokens[place]))
+                mask.append(bool(targets[place]) and place > 0)
+                positions.append(place)
+            cu.append(len(ids))
+            names.append(name)
+        tail = C - len(ids)
+        assert found.input_ids[number].tolist() == ids + [PAD] * tail
+        assert found.loss_mask[number].tolist() == mask + [False] * tail
+        assert found.position_ids[number].tolist() == positions + list(range(tail))
+        assert found.cu_seqlens[number].tolist() == cu + [C] * (S + 1 - len(cu))
+        assert found.example_ids[number].tolist() == names + [-1] * (S - len(names))
+        assert found.num_examples[number] == len(row)
+        assert found.num_segments[number] == len(row) + (tail > 0)
+        assert found.num_supervised[number] == sum(mask)
+        assert found.sum_sq_len[number] == sum(len(tokens) ** 2 for _, tokens, _ in row)
+
+
+def test_a_first_token_is_never_a_target_even_where_a_piece_begins_on_one() -> None:
+    rows = laid_out([[(0, np.array([1, 2], dtype=np.int32), np.array([True, True]))]])
+    assert rows.loss_mask[0, :2].tolist() == [False, True]
 
 
 def test_examples_that_do_not_fit_are_an_error() -> None:
@@ -238,5 +287,5 @@ def test_every_column_is_under_some_rule() -> None:
 def test_a_pad_id_that_equals_eos_masks_no_real_eos() -> None:
     eos = PAD
     ids, mask = np.array([1, 2, eos], dtype=np.int32), np.array([False, True, True])
-    rows = lay_out([[(0, ids, mask)]], capacity=C, max_segments=S, pad_id=eos)
+    rows = laid_out([[(0, ids, mask)]])
     assert rows.loss_mask[0, :4].tolist() == [False, True, True, False]

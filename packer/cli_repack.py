@@ -1,0 +1,74 @@
+"""`packer repack` on the command line."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import click
+
+from packer.console import config_option
+from packer.errors import UserError
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
+@click.option("--capacity", type=int, required=True, help="Slots (tokens) a row: a multiple of 64.")
+@click.option(
+    "--max-segments", help="Most segments a row: auto, a number, or 0 for no cap.  [default: as PATH was built]"
+)
+@click.option("--strategy", help="optimal, bfd or sequential.  [default: as PATH was built]")
+@click.option(
+    "--overlong",
+    help="Conversations longer than a row: drop, truncate, split or error.  [default: as PATH was built]",
+)
+@click.option("--seed", type=int, help="Seed of the order of rows, and of weights.  [default: as PATH was built]")
+@click.option("--max-loss", default="1%", help="Fail if more than this share of conversations or tokens is left out.")
+@click.option("--shard-rows", type=int, default=0, help="Rows a shard, a multiple of 16; 0: about 256 MB a shard.")
+@click.option("--workers", type=int, default=0, help="Processes that write shards; 0: one a core.")
+@click.option(
+    "--token-store/--no-token-store",
+    default=True,
+    help="Have the tokenized conversations in the new folder too (as links where the file system can).",
+)
+@click.option("--force", is_flag=True, help="Replace another build in the folder.")
+@click.option("--quiet", is_flag=True, help="No progress and no report.")
+@config_option
+def repack(path: Path, quiet: bool, max_loss: str, max_segments: str | None, **options: object) -> None:
+    """Rows of another capacity from the token store of PATH, without tokenizing: what `packer build` would write.
+
+    \b
+    packer repack data/packed --capacity 16384 -o data/packed-16k
+    """
+    from packer.progress import console_progress
+    from packer.repacking import RepackConfig
+    from packer.repacking import repack as run_repack
+    from packer.report import print_build
+
+    config = RepackConfig(
+        source=path,
+        max_loss=_share(max_loss),
+        max_segments=_segments(max_segments),
+        **options,  # type: ignore[arg-type]  # click has converted each to the field's type
+    )
+    manifest = run_repack(config, console_progress(quiet=quiet))
+    if not quiet:
+        print_build(manifest, config.out)
+
+
+def _share(text: str) -> Fraction:
+    try:
+        number = Fraction(text.strip().removesuffix("%").strip())
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"--max-loss {text}: not a share", "write it as --max-loss 1% or --max-loss 0.01") from None
+    return number / 100 if text.strip().endswith("%") else number
+
+
+def _segments(text: str | None) -> str | int | None:
+    word = text.strip().lower() if text is not None else None
+    if word is None or word == "auto":
+        return word
+    if not (word.isascii() and word.isdecimal()):
+        raise UserError(f"--max-segments {text}: must be auto or a number", "try --max-segments auto")
+    return int(word)

@@ -1,0 +1,217 @@
+"""One part of the token store: a stretch of one source as tokens, in one file.
+
+tokens/part-00000.arrow    one record batch, a line a conversation; in the schema's metadata, what became of the other rows of the stretch
+
+head, part = read_part(Path("data/packed/tokens/part-00000.arrow"))
+
+A part is made by one task, is whole or absent, and names what decided it (`PartHead.key`), so that a build that was killed can take it up again.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from packer.arrow import of_numpy, to_numpy, unpack_bits
+from packer.errors import UserError
+from packer.files import write_arrow
+from packer.types import BoolArray, Int32Array, Int64Array
+
+STORE_VERSION = 1
+_HINT = "build the folder again, or restore it from a copy"
+
+
+def _list_of(item: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("item", item, nullable=False))
+
+
+_COLUMNS = {
+    "source": pa.int16(),
+    "row": pa.int64(),
+    "place": pa.string(),
+    "content_hash": pa.uint64(),
+    "supervised": pa.int32(),
+    "input_ids": _list_of(pa.int32()),
+    "loss_mask": _list_of(pa.bool_()),
+    "turn_ends": _list_of(pa.int32()),
+}
+# The columns of every part; its metadata is its own.
+STORE_SCHEMA = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _COLUMNS.items()])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reject:
+    """A row that did not become tokens."""
+
+    source: int
+    row: int
+    place: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartHead:
+    """Which stretch of the input a part is, and what does not stand in its columns.
+
+    key: the digest of all that decides tokens. source, first_row, rows: the stretch. is_eval: the whole source belongs to the eval split. size: bytes
+    of the source. control_tokens: (role, token) → how often the texts spelled it. digest: of the columns.
+    """
+
+    key: str
+    source: int
+    is_eval: bool
+    first_row: int
+    rows: int
+    size: int
+    rejects: tuple[Reject, ...]
+    control_tokens: Mapping[tuple[str, str], int]
+    digest: str
+
+    def to_json(self) -> str:
+        spelled = [[role, token, count] for (role, token), count in sorted(self.control_tokens.items())]
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps(
+            {**fields, "rejects": [asdict(one) for one in self.rejects], "control_tokens": spelled}, sort_keys=True
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes) -> PartHead:
+        """Raises ValueError, KeyError or TypeError where the text is not what `to_json` wrote."""
+        fields = json.loads(text)
+        fields["rejects"] = tuple(Reject(**one) for one in fields["rejects"])
+        fields["control_tokens"] = {(role, token): count for role, token, count in fields["control_tokens"]}
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenPart:
+    """n conversations of one source as tokens, one behind the other.
+
+    source: its number. rows int64 [n]: their places in it. places: the same for people. content_hash uint64 [n]: of what was said, whatever the
+    tokenizer. supervised int32 [n]: targets. offsets int32 [n+1]: conversation i holds ids[offsets[i] : offsets[i+1]]. ids int32 [T]. mask_bits
+    uint8 [T/8]: the loss mask, eight tokens a byte, lowest bit first. turn_offsets int32 [n+1], turn_ends int32: likewise where each assistant's turn
+    ends, counted from its conversation's first token.
+    """
+
+    source: int
+    rows: Int64Array
+    places: pa.StringArray
+    content_hash: NDArray[np.uint64]
+    supervised: Int32Array
+    offsets: Int32Array
+    ids: Int32Array
+    mask_bits: NDArray[np.uint8]
+    turn_offsets: Int32Array
+    turn_ends: Int32Array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def lengths(self) -> Int32Array:
+        """Tokens of each conversation, int32 [n]."""
+        return np.diff(self.offsets)
+
+    def mask(self, start: int, end: int) -> BoolArray:
+        """The loss mask of tokens [start, end) of the part."""
+        return _bits(self.mask_bits, start, end)
+
+    def digest(self) -> str:
+        """xxh3-128 of all columns."""
+        state = xxhash.xxh3_128(str(self.source).encode())
+        for column in (
+            self.rows,
+            self.content_hash,
+            self.supervised,
+            self.offsets,
+            self.ids,
+            self.mask_bits,
+            self.turn_offsets,
+            self.turn_ends,
+        ):
+            state.update(np.ascontiguousarray(column).view(np.uint8).data)
+            state.update(b"|")
+        state.update("\0".join(self.places.to_pylist()).encode())
+        return state.hexdigest()
+
+    def to_arrow(self, schema: pa.Schema) -> pa.RecordBatch:
+        count = len(self)
+        mask = pa.Array.from_buffers(pa.bool_(), len(self.ids), [None, pa.py_buffer(self.mask_bits)])
+
+        def lists(name: str, items: pa.Array, offsets: Int32Array) -> pa.Array:
+            return pa.Array.from_buffers(_COLUMNS[name], count, [None, pa.py_buffer(offsets)], children=[items])
+
+        columns = [
+            of_numpy(np.full(count, self.source, dtype=np.int16)),
+            of_numpy(self.rows),
+            self.places,
+            of_numpy(self.content_hash),
+            of_numpy(self.supervised),
+            lists("input_ids", of_numpy(self.ids), self.offsets),
+            lists("loss_mask", mask, self.offsets),
+            lists("turn_ends", of_numpy(self.turn_ends), self.turn_offsets),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def part_name(number: int) -> str:
+    return f"part-{number:05d}.arrow"
+
+
+def part_paths(folder: Path) -> list[Path]:
+    """The parts of a store in order."""
+    return sorted(folder.glob("part-*.arrow"), key=lambda path: (len(path.name), path.name))
+
+
+def write_part(path: Path, head: PartHead, part: TokenPart) -> None:
+    """Writes one part, whole or not at all."""
+    schema = STORE_SCHEMA.with_metadata({"store_version": str(STORE_VERSION), "head": head.to_json()})
+    write_arrow(path, schema, [part.to_arrow(schema)])
+
+
+def read_part(path: Path) -> tuple[PartHead, TokenPart]:
+    """A part by memory map: nothing is read until it is looked at. Raises UserError where the file is not a part that this version reads."""
+    head, part, _ = map_part(path)
+    return head, part
+
+
+def map_part(path: Path) -> tuple[PartHead, TokenPart, mmap.mmap]:
+    """A part as `read_part` gives it, and the map that its arrays are views of."""
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped)))
+        metadata = reader.schema.metadata or {}
+        if (version := metadata.get(b"store_version", b"?")) != str(STORE_VERSION).encode():
+            raise UserError(f"{path}: token store of version {version.decode()}, not {STORE_VERSION}", _HINT)
+        head = PartHead.from_json(metadata[b"head"])
+        batch = reader.get_batch(0)
+    except (pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a readable part of a token store ({error})", _HINT) from None
+    ids, mask, turns = (batch.column(name) for name in ("input_ids", "loss_mask", "turn_ends"))
+    part = TokenPart(
+        source=head.source,
+        rows=to_numpy(batch.column("row")),
+        places=batch.column("place"),
+        content_hash=to_numpy(batch.column("content_hash")),
+        supervised=to_numpy(batch.column("supervised")),
+        offsets=to_numpy(ids.offsets),
+        ids=to_numpy(ids.values),
+        mask_bits=np.frombuffer(mask.values.buffers()[1] or b"", dtype=np.uint8)[: -(-len(mask.values) // 8)],
+        turn_offsets=to_numpy(turns.offsets),
+        turn_ends=to_numpy(turns.values),
+    )
+    return head, part, mapped
+
+
+def _bits(packed: NDArray[np.uint8], start: int, end: int) -> BoolArray:
+    return unpack_bits(pa.Array.from_buffers(pa.bool_(), end, [None, pa.py_buffer(packed)]), start, end)
