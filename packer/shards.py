@@ -9,8 +9,10 @@ arrays are views of the map (the loss mask, stored as bits, is unpacked).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +24,8 @@ from packer.errors import UserError
 from packer.files import write_arrow
 from packer.manifest import Manifest, ShardFile, corpus_digest, load_manifest
 from packer.schema import ROWS_PER_BATCH, RowBatch, broken_rule, shard_schema
-from packer.types import Row
-from packer.views import DAMAGE, RESTORE, Views, read_column, read_views, unreadable
+from packer.types import Int32Array, Row
+from packer.views import RESTORE, Kind, MappedShard, Places
 
 _COLUMNS = tuple(field.name for field in fields(RowBatch))
 
@@ -86,10 +88,10 @@ class Corpus:
         self.info = self.manifest.splits[split]
         self.capacity = self.manifest.capacity
         self.max_segments = self.info.max_segments
-        self._first_row = np.cumsum([0, *(shard.rows for shard in self.info.shards)])
-        if int(self._first_row[-1]) != self.info.rows:
+        self._first_row = list(accumulate((shard.rows for shard in self.info.shards), initial=0))
+        if self._first_row[-1] != self.info.rows:
             raise UserError(
-                f"{folder / 'manifest.json'}: split {split!r} claims {self.info.rows} rows, its shards {int(self._first_row[-1])}",
+                f"{folder / 'manifest.json'}: split {split!r} claims {self.info.rows} rows, its shards {self._first_row[-1]}",
                 "build the folder again, or restore the file from a copy",
             )
         named = corpus_digest(
@@ -106,8 +108,8 @@ class Corpus:
             )
         for shard in self.info.shards:
             self._check_size(shard)
-        self._readers: dict[int, pa.RecordBatchFileReader] = {}
-        self._views: dict[tuple[int, int], Views] = {}
+        self._shards: dict[int, MappedShard] = {}
+        self._known: dict[Kind, Places] = {}
 
     def __len__(self) -> int:
         return self.info.rows
@@ -119,28 +121,27 @@ class Corpus:
         )
 
     def __getitem__(self, index: int) -> Row:
-        shard, batch, place = self._locate(index)
-        return self._batch(shard, batch).row(place)
+        shard, place = self._locate(index)
+        return self._mapped(shard).row(place)
+
+    def input_ids(self, index: int) -> Int32Array:
+        """int32 [C]: the ids of row `index` alone, a view of the map."""
+        shard, place = self._locate(index)
+        return self._mapped(shard).input_ids(place)
 
     def __iter__(self) -> Iterator[Row]:
         return (self[index] for index in range(len(self)))
 
     def column(self, name: str) -> np.ndarray:
         """One of num_segments, num_examples, num_supervised (int32 [R]) and sum_sq_len (int64 [R]) over all rows."""
-        parts = [
-            read_column(self._reader(shard), batch, name, rows=self._due(shard, batch), path=self._path(shard))
-            for shard, batch in self._all_batches()
-        ]
+        parts = [self._mapped(shard).column(name) for shard in range(len(self.info.shards))]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
     def batches(self) -> Iterator[tuple[ShardFile, int, RowBatch]]:
         """Every record batch in order, with its shard and the place of its first row in that shard."""
-        for shard, batch in self._all_batches():
-            yield (
-                self.info.shards[shard],
-                batch * ROWS_PER_BATCH,
-                self._views_of(shard, batch).rows(),
-            )
+        for number, shard in enumerate(self.info.shards):
+            for first in range(0, shard.rows, ROWS_PER_BATCH):
+                yield shard, first, self._mapped(number).batch(first // ROWS_PER_BATCH)
 
     def shard_of(self, index: int) -> int:
         """The number of the shard that holds row `index`."""
@@ -148,8 +149,8 @@ class Corpus:
 
     def where(self, index: int) -> str:
         """A row's place for a person: folder, shard file and the row's place in it."""
-        shard, batch, place = self._locate(index)
-        return f"{self.folder / self.info.shards[shard].file}, row {batch * ROWS_PER_BATCH + place}"
+        shard, place = self._locate(index)
+        return f"{self.folder / self.info.shards[shard].file}, row {place}"
 
     def verify_shard(self, shard: int) -> None:
         """Reads shard number `shard` whole and holds its digest against the manifest; raises UserError where they differ."""
@@ -161,16 +162,11 @@ class Corpus:
                 RESTORE,
             )
 
-    def _all_batches(self) -> Iterator[tuple[int, int]]:
-        for shard in range(len(self.info.shards)):
-            for batch in range(self._reader(shard).num_record_batches):
-                yield shard, batch
-
-    def _locate(self, index: int) -> tuple[int, int, int]:
+    def _locate(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of {len(self)}")
-        shard = int(np.searchsorted(self._first_row, index, side="right")) - 1
-        return (shard, *divmod(index - int(self._first_row[shard]), ROWS_PER_BATCH))
+        shard = bisect_right(self._first_row, index) - 1
+        return shard, index - self._first_row[shard]
 
     def _check_size(self, shard: ShardFile) -> None:
         path = self.folder / shard.file
@@ -185,42 +181,18 @@ class Corpus:
                 RESTORE,
             )
 
-    def _reader(self, shard: int) -> pa.RecordBatchFileReader:
-        reader = self._readers.get(shard)
-        if reader is None:
+    def _mapped(self, shard: int) -> MappedShard:
+        mapped = self._shards.get(shard)
+        if mapped is None:
             entry = self.info.shards[shard]
-            path = self.folder / entry.file
-            expected = shard_schema(capacity=self.capacity, max_segments=self.max_segments)
-            try:
-                reader = pa.ipc.open_file(pa.memory_map(str(path)))
-                fits = reader.schema.equals(expected, check_metadata=True)
-            except DAMAGE as error:
-                raise unreadable(path, error) from None
-            if not fits:
-                raise UserError(
-                    f"{path}: its columns are not those of the manifest",
-                    "build the folder again: shards of another build lie in it",
-                )
-            if reader.num_record_batches != -(-entry.rows // ROWS_PER_BATCH):
-                raise UserError(f"{path}: its rows are not those of the manifest", RESTORE)
-            self._readers[shard] = reader
-        return reader
-
-    def _batch(self, shard: int, batch: int) -> Views:
-        views = self._views.get((shard, batch))
-        if views is None:
-            views = self._views_of(shard, batch)
-            self._views[shard, batch] = views
-        return views
-
-    def _views_of(self, shard: int, batch: int) -> Views:
-        return read_views(self._reader(shard), batch, rows=self._due(shard, batch), path=self._path(shard))
-
-    def _due(self, shard: int, batch: int) -> int:
-        return min(ROWS_PER_BATCH, self.info.shards[shard].rows - batch * ROWS_PER_BATCH)
-
-    def _path(self, shard: int) -> Path:
-        return self.folder / self.info.shards[shard].file
+            mapped = self._shards[shard] = MappedShard(
+                self.folder / entry.file,
+                rows=entry.rows,
+                capacity=self.capacity,
+                max_segments=self.max_segments,
+                known=self._known,
+            )
+        return mapped
 
 
 def open_corpus(path: str | Path, *, split: str = "train") -> Corpus:

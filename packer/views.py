@@ -1,92 +1,217 @@
-"""One record batch of a shard as numpy views of the memory map, and what a damaged one looks like from there.
+"""One shard mapped into memory: where each column of each record batch lies in the file, found once, so that a row is a few slices of the map.
 
-views = read_views(reader, 3, rows=16, path=path)
-views.row(0).input_ids
+All record batches of 16 rows in a shard have the same Arrow metadata, byte for byte, so their columns lie at the same distances from where the
+batch starts. Arrow decodes and checks the first of each kind (`Places`); every other batch is held against those bytes before it is read for the
+first time, and costs no more than one byte of memory afterwards.
+
+    shard = MappedShard(path, rows=4096, capacity=8192, max_segments=16, known={})
+    shard.row(17).input_ids
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import UserError
-from packer.schema import ROWS_PER_BATCH, RowBatch
-from packer.types import Int32Array, Int64Array, Row
+from packer.schema import ROWS_PER_BATCH, RowBatch, position_dtype, shard_schema
+from packer.types import Int32Array, Row
 
-# What pyarrow and numpy raise on metadata that a damaged disk has changed.
-DAMAGE = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError)
-_Result = TypeVar("_Result")
-_NAMES = tuple(field.name for field in fields(RowBatch))
+# What pyarrow, numpy and struct raise on metadata that a damaged disk has changed.
+DAMAGE = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    RuntimeError,
+    struct.error,
+)
 RESTORE = "restore the shard from a copy, or build the folder again"
+_NAMES = tuple(field.name for field in fields(RowBatch))
+_MAGIC = b"ARROW1"
+# A Block of Arrow's File.fbs: where a record batch's metadata starts in the file, and how long metadata and body are.
+_BLOCK = np.dtype(
+    {"names": ["start", "meta", "body"], "formats": ["<i8", "<i4", "<i8"], "offsets": [0, 8, 16], "itemsize": 24}
+)
+_RECORD_BATCHES = 3  # the field's number in Arrow's Footer table
+_MOST_KINDS = 255  # that are remembered; ours are two: full, and the last
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Views:
-    """One record batch as numpy views. mask_bytes: uint8 [n, C/8], the mask's bits (C is a multiple of 64, so each row starts at a byte)."""
+class Places:
+    """Where a kind of record batch has its columns: bytes from the batch's start to the first value of each. rows: how many it has."""
 
-    input_ids: Int32Array
-    mask_bytes: NDArray[np.uint8]
-    position_ids: NDArray[np.uint16] | Int32Array
-    cu_seqlens: Int32Array
-    num_segments: Int32Array
-    num_examples: Int32Array
-    example_ids: Int64Array
-    num_supervised: Int32Array
-    sum_sq_len: Int64Array
+    rows: int
+    input_ids: int
+    loss_mask: int
+    position_ids: int
+    cu_seqlens: int
+    num_segments: int
+    num_examples: int
+    example_ids: int
+    num_supervised: int
+    sum_sq_len: int
 
-    @classmethod
-    def of(cls, batch: pa.RecordBatch) -> Views:
-        def fixed(name: str) -> np.ndarray:
-            column = batch.column(name)
-            values: np.ndarray = column.flatten().to_numpy()
-            return values.reshape(len(column), column.type.list_size)
 
-        mask = batch.column("loss_mask").flatten()
-        mask_bytes = np.frombuffer(mask.buffers()[1], dtype=np.uint8)[: len(mask) // 8]
-        return cls(
-            input_ids=fixed("input_ids"),
-            mask_bytes=mask_bytes.reshape(len(batch), -1),
-            position_ids=fixed("position_ids"),
-            cu_seqlens=fixed("cu_seqlens"),
-            num_segments=batch.column("num_segments").to_numpy(),
-            num_examples=batch.column("num_examples").to_numpy(),
-            example_ids=fixed("example_ids"),
-            num_supervised=batch.column("num_supervised").to_numpy(),
-            sum_sq_len=batch.column("sum_sq_len").to_numpy(),
-        )
+Kind = tuple[bytes, int]
+"""A record batch's metadata as it stands in the file, and the length of its body: what decides its places."""
 
-    def rows(self) -> RowBatch:
-        """All rows, the mask unpacked."""
-        return RowBatch(
-            input_ids=self.input_ids,
-            loss_mask=np.unpackbits(self.mask_bytes, axis=1, bitorder="little").view(np.bool_),
-            position_ids=self.position_ids,
-            cu_seqlens=self.cu_seqlens,
-            num_segments=self.num_segments,
-            num_examples=self.num_examples,
-            example_ids=self.example_ids,
-            num_supervised=self.num_supervised,
-            sum_sq_len=self.sum_sq_len,
-        )
 
-    def row(self, place: int) -> Row:
+class MappedShard:
+    """A shard file as a memory map. Raises UserError where its schema, its batches or their metadata are not what the manifest says.
+
+    known: the places of every kind of batch met so far, shared by the shards of a corpus (they have the same). Safe to read from several threads.
+    """
+
+    def __init__(self, path: Path, *, rows: int, capacity: int, max_segments: int, known: dict[Kind, Places]) -> None:
+        self._path, self._rows, self._known = path, rows, known
+        self._capacity, self._max_segments = capacity, max_segments
+        batches = -(-rows // ROWS_PER_BATCH)
+        try:
+            with pa.memory_map(str(path)) as file:
+                # The buffer keeps the map when the file is closed: thousands of shards need no open files.
+                self._buffer: pa.Buffer = file.read_buffer()
+            reader = pa.ipc.open_file(pa.BufferReader(self._buffer))
+            fits = reader.schema.equals(shard_schema(capacity=capacity, max_segments=max_segments), check_metadata=True)
+            found = reader.num_record_batches
+            raw = np.frombuffer(self._buffer, dtype=np.uint8)
+            blocks = _blocks(raw, found) if fits else np.zeros(0, _BLOCK)
+        except DAMAGE as error:
+            raise unreadable(path, error) from None
+        if not fits:
+            raise UserError(
+                f"{path}: its columns are not those of the manifest",
+                "build the folder again: shards of another build lie in it",
+            )
+        if found != batches:
+            raise UserError(f"{path}: its rows are not those of the manifest", RESTORE)
+        self._blocks, self._start = blocks, blocks["start"]
+        self._uint8 = raw
+        self._int32 = raw[: len(raw) // 4 * 4].view(np.int32)
+        self._int64 = raw[: len(raw) // 8 * 8].view(np.int64)
+        self._positions = raw[: len(raw) // 4 * 4].view(position_dtype(capacity))
+        self._kinds = bytearray(batches)  # 0: not looked at yet; k: of self._places[k - 1]
+        self._places: list[Places] = []
+
+    def row(self, number: int) -> Row:
+        """Row `number` of the shard; its arrays are read-only views of the map, but for the mask, which is unpacked."""
+        batch, place = divmod(number, ROWS_PER_BATCH)
+        at, start = self._at(batch), self._start.item(batch)
+        capacity, segments = self._capacity, self._max_segments
+        int32 = self._int32
+        words = start // 4
+        ids = words + at.input_ids // 4 + place * capacity
+        bits = start + at.loss_mask + place * (capacity // 8)
+        positions = (start + at.position_ids) // self._positions.itemsize + place * capacity
+        bounds = words + at.cu_seqlens // 4 + place * (segments + 1)
+        examples = (start + at.example_ids) // 8 + place * segments
         return Row(
-            input_ids=self.input_ids[place],
-            loss_mask=np.unpackbits(self.mask_bytes[place], bitorder="little").view(np.bool_),
-            position_ids=self.position_ids[place],
-            cu_seqlens=self.cu_seqlens[place],
-            num_segments=int(self.num_segments[place]),
-            num_examples=int(self.num_examples[place]),
-            example_ids=self.example_ids[place],
-            num_supervised=int(self.num_supervised[place]),
-            sum_sq_len=int(self.sum_sq_len[place]),
+            input_ids=int32[ids : ids + capacity],
+            loss_mask=np.unpackbits(self._uint8[bits : bits + capacity // 8], bitorder="little").view(np.bool_),
+            position_ids=self._positions[positions : positions + capacity],
+            cu_seqlens=int32[bounds : bounds + segments + 1],
+            num_segments=int32.item(words + at.num_segments // 4 + place),
+            num_examples=int32.item(words + at.num_examples // 4 + place),
+            example_ids=self._int64[examples : examples + segments],
+            num_supervised=int32.item(words + at.num_supervised // 4 + place),
+            sum_sq_len=self._int64.item((start + at.sum_sq_len) // 8 + place),
         )
+
+    def input_ids(self, number: int) -> Int32Array:
+        """int32 [C]: the ids of row `number` alone."""
+        batch, place = divmod(number, ROWS_PER_BATCH)
+        at = self._at(batch)
+        first = (self._start.item(batch) + at.input_ids) // 4 + place * self._capacity
+        return self._int32[first : first + self._capacity]
+
+    def batch(self, batch: int) -> RowBatch:
+        """All rows of record batch number `batch`, the mask unpacked."""
+        at, start = self._at(batch), self._start.item(batch)
+
+        def fixed(values: np.ndarray, first: int, width: int) -> np.ndarray:
+            place = (start + first) // values.itemsize
+            return values[place : place + at.rows * width].reshape(at.rows, width)
+
+        bits = fixed(self._uint8, at.loss_mask, self._capacity // 8)
+        return RowBatch(
+            input_ids=fixed(self._int32, at.input_ids, self._capacity),
+            loss_mask=np.unpackbits(bits, axis=1, bitorder="little").view(np.bool_),
+            position_ids=fixed(self._positions, at.position_ids, self._capacity),
+            cu_seqlens=fixed(self._int32, at.cu_seqlens, self._max_segments + 1),
+            num_segments=fixed(self._int32, at.num_segments, 1)[:, 0],
+            num_examples=fixed(self._int32, at.num_examples, 1)[:, 0],
+            example_ids=fixed(self._int64, at.example_ids, self._max_segments),
+            num_supervised=fixed(self._int32, at.num_supervised, 1)[:, 0],
+            sum_sq_len=fixed(self._int64, at.sum_sq_len, 1)[:, 0],
+        )
+
+    def column(self, name: str) -> NDArray[np.int32] | NDArray[np.int64]:
+        """num_segments, num_examples, num_supervised (int32) or sum_sq_len (int64) of all rows of the shard."""
+        values: np.ndarray = self._int64 if name == "sum_sq_len" else self._int32
+        found = np.empty(self._rows, dtype=values.dtype)
+        for batch, start in enumerate(self._start.tolist()):
+            at = self._at(batch)
+            first, place = batch * ROWS_PER_BATCH, (start + getattr(at, name)) // values.itemsize
+            found[first : first + at.rows] = values[place : place + at.rows]
+        return found
+
+    def _at(self, batch: int) -> Places:
+        kind = self._kinds[batch]
+        return self._places[kind - 1] if kind else self._learn(batch)
+
+    def _learn(self, batch: int) -> Places:
+        """Holds a batch's metadata against the kinds that are known; one of a new kind is decoded and checked by Arrow."""
+        start, meta, body = self._blocks[batch].item()
+        kind = (self._uint8[start : start + meta].tobytes(), body)
+        places = self._known.get(kind)
+        if places is None:
+            places = self._decode(batch, start, start + meta + body)
+            if len(self._known) < _MOST_KINDS:
+                self._known[kind] = places
+        due = min(ROWS_PER_BATCH, self._rows - batch * ROWS_PER_BATCH)
+        if places.rows != due:
+            raise UserError(
+                f"{self._path}: rows from {batch * ROWS_PER_BATCH} on: {places.rows} rows where the manifest has {due}",
+                RESTORE,
+            )
+        if places not in self._places and len(self._places) < _MOST_KINDS:
+            self._places.append(places)
+        if places in self._places:
+            self._kinds[batch] = self._places.index(places) + 1
+        return places
+
+    def _decode(self, batch: int, start: int, end: int) -> Places:
+        try:
+            read = pa.ipc.open_file(pa.BufferReader(self._buffer)).get_batch(batch)
+            columns = {name: read.column(name) for name in _NAMES}
+            for column in columns.values():
+                column.validate()  # sizes of buffers against lengths: no value is read
+            nulls = sum(column.null_count for column in columns.values())
+            places = {name: self._place_of(column, start, end) for name, column in columns.items()}
+        except DAMAGE as error:
+            raise unreadable(self._path, error) from None
+        if nulls:
+            raise UserError(
+                f"{self._path}: rows from {batch * ROWS_PER_BATCH} on: {nulls} places without a value", RESTORE
+            )
+        return Places(rows=len(read), **places)
+
+    def _place_of(self, column: pa.Array, start: int, end: int) -> int:
+        """Bytes from `start` to the values of a column; raises ValueError where they do not lie before `end` as they are."""
+        values = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
+        buffer = values.buffers()[1]
+        first = buffer.address - self._buffer.address
+        if values.offset or first % 8 or not start <= first <= first + buffer.size <= end:
+            raise ValueError("its columns are compressed, or do not begin at multiples of 8 bytes")
+        return int(first - start)
 
 
 def unreadable(path: Path, error: BaseException) -> UserError:
@@ -94,35 +219,37 @@ def unreadable(path: Path, error: BaseException) -> UserError:
     return UserError(f"{path}: not a readable shard ({' '.join(str(error).split()) or type(error).__name__})", RESTORE)
 
 
-def read_views(reader: pa.RecordBatchFileReader, batch: int, *, rows: int, path: Path) -> Views:
-    """Record batch number `batch`, which must have so many rows; raises UserError where it is damaged or has others."""
-    return _read(reader, batch, list(_NAMES), Views.of, rows=rows, path=path)
+def _blocks(raw: NDArray[np.uint8], count: int) -> np.ndarray:
+    """Where the record batches lie, as the file's footer says: a view of it. Raises ValueError or struct.error where they cannot lie there.
 
+    The footer is a flatbuffer (Arrow's format/File.fbs) before the file's last ten bytes: its length as int32, and the magic.
+    """
+    tail = len(raw) - len(_MAGIC) - 4
+    length = int.from_bytes(raw[tail : tail + 4].tobytes(), "little")
+    if raw[tail + 4 :].tobytes() != _MAGIC or not 0 < length <= tail:
+        raise ValueError("no footer")
+    footer = raw[tail - length : tail].data
 
-def read_column(reader: pa.RecordBatchFileReader, batch: int, name: str, *, rows: int, path: Path) -> np.ndarray:
-    """One integer column of record batch number `batch`, checked like `read_views`."""
-    return _read(reader, batch, [name], lambda read: read.column(name).to_numpy(), rows=rows, path=path)
+    def number(form: str, at: int) -> int:
+        if at < 0:
+            raise ValueError("the footer points outside itself")
+        return int(struct.unpack_from(form, footer, at)[0])
 
-
-def _read(
-    reader: pa.RecordBatchFileReader,
-    batch: int,
-    names: list[str],
-    view: Callable[[pa.RecordBatch], _Result],
-    *,
-    rows: int,
-    path: Path,
-) -> _Result:
-    try:
-        read = reader.get_batch(batch)
-        columns = [read.column(name) for name in names]
-        for column in columns:
-            column.validate()  # sizes of buffers against lengths: no value is read
-        found, nulls = len(read), sum(column.null_count for column in columns)
-        result = view(read)
-    except DAMAGE as error:
-        raise unreadable(path, error) from None
-    if found != rows or nulls:
-        what = f"{found} rows where the manifest has {rows}" if found != rows else f"{nulls} places without a value"
-        raise UserError(f"{path}: rows from {batch * ROWS_PER_BATCH} on: {what}", RESTORE)
-    return result
+    table = number("<I", 0)
+    vtable = table - number("<i", table)
+    vector = table + number("<H", vtable + 4 + 2 * _RECORD_BATCHES)
+    vector += number("<I", vector)
+    if number("<I", vector) != count:
+        raise ValueError("the footer's counts differ")
+    blocks: np.ndarray = (
+        np.frombuffer(footer, dtype=_BLOCK, count=count, offset=vector + 4) if count else np.zeros(0, _BLOCK)
+    )
+    start, meta, body = (blocks[name].astype(np.int64) for name in ("start", "meta", "body"))
+    limit = tail - length
+    if ((start < 0) | (meta <= 0) | (body < 0) | (start > limit) | (body > limit)).any() or (start % 8).any():
+        raise ValueError("the footer points outside the file")
+    # One after the other: an offset that was changed to another batch's would give that batch's rows.
+    end = start + meta + body
+    if (end > np.append(start[1:], limit)).any():
+        raise ValueError("the footer's batches overlap")
+    return blocks
