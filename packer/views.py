@@ -11,6 +11,7 @@ first time, and costs no more than one byte of memory afterwards.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -36,6 +37,7 @@ DAMAGE = (
 )
 RESTORE = "restore the shard from a copy, or build the folder again"
 _NAMES = tuple(field.name for field in fields(RowBatch))
+_BOOL = np.dtype(np.bool_)
 _MAGIC = b"ARROW1"
 # A Block of Arrow's File.fbs: where a record batch's metadata starts in the file, and how long metadata and body are.
 _BLOCK = np.dtype(
@@ -47,18 +49,26 @@ _MOST_KINDS = 255  # that are remembered; ours are two: full, and the last
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """Where a kind of record batch has its columns: bytes from the batch's start to the first value of each. rows: how many it has."""
+    """Where a kind of record batch has its columns: bytes from the batch's start (a multiple of 8) to the first value of each.
+
+    rows: how many it has. of_row: for each of them where its own values start, in the order of `RowBatch`, counted in values and not in bytes (in
+    bytes for the mask): what `MappedShard.row` would otherwise reckon for every row.
+    """
 
     rows: int
-    input_ids: int
-    loss_mask: int
-    position_ids: int
-    cu_seqlens: int
-    num_segments: int
-    num_examples: int
-    example_ids: int
-    num_supervised: int
-    sum_sq_len: int
+    bytes_to: Mapping[str, int]
+    of_row: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, bytes_to: Mapping[str, int], *, rows: int, capacity: int, max_segments: int) -> Places:
+        widths = {"input_ids": capacity, "loss_mask": capacity // 8, "position_ids": capacity}
+        widths |= {"cu_seqlens": max_segments + 1, "example_ids": max_segments}
+        sizes = {"loss_mask": 1, "position_ids": position_dtype(capacity).itemsize, "example_ids": 8, "sum_sq_len": 8}
+        of_row = tuple(
+            tuple(bytes_to[name] // sizes.get(name, 4) + place * widths.get(name, 1) for name in _NAMES)
+            for place in range(rows)
+        )
+        return cls(rows=rows, bytes_to=bytes_to, of_row=of_row)
 
 
 Kind = tuple[bytes, int]
@@ -98,59 +108,59 @@ class MappedShard:
         self._int32 = raw[: len(raw) // 4 * 4].view(np.int32)
         self._int64 = raw[: len(raw) // 8 * 8].view(np.int64)
         self._positions = raw[: len(raw) // 4 * 4].view(position_dtype(capacity))
+        self._position_shift = self._positions.itemsize // 2  # of bytes to values: itemsize is 2 or 4
         self._kinds = bytearray(batches)  # 0: not looked at yet; k: of self._places[k - 1]
         self._places: list[Places] = []
 
     def row(self, number: int) -> Row:
         """Row `number` of the shard; its arrays are read-only views of the map, but for the mask, which is unpacked."""
         batch, place = divmod(number, ROWS_PER_BATCH)
-        at, start = self._at(batch), self._start.item(batch)
-        capacity, segments = self._capacity, self._max_segments
-        int32 = self._int32
-        words = start // 4
-        ids = words + at.input_ids // 4 + place * capacity
-        bits = start + at.loss_mask + place * (capacity // 8)
-        positions = (start + at.position_ids) // self._positions.itemsize + place * capacity
-        bounds = words + at.cu_seqlens // 4 + place * (segments + 1)
-        examples = (start + at.example_ids) // 8 + place * segments
+        ids, bits, positions, bounds, segments, examples, example_ids, supervised, squares = self._at(batch).of_row[
+            place
+        ]
+        start = self._start.item(batch)
+        words, longs = start >> 2, start >> 3
+        ids, bits, bounds, example_ids = ids + words, bits + start, bounds + words, example_ids + longs
+        positions += start >> self._position_shift
+        capacity, int32, int64 = self._capacity, self._int32, self._int64
         return Row(
             input_ids=int32[ids : ids + capacity],
-            loss_mask=np.unpackbits(self._uint8[bits : bits + capacity // 8], bitorder="little").view(np.bool_),
+            loss_mask=np.unpackbits(self._uint8[bits : bits + (capacity >> 3)], bitorder="little").view(_BOOL),
             position_ids=self._positions[positions : positions + capacity],
-            cu_seqlens=int32[bounds : bounds + segments + 1],
-            num_segments=int32.item(words + at.num_segments // 4 + place),
-            num_examples=int32.item(words + at.num_examples // 4 + place),
-            example_ids=self._int64[examples : examples + segments],
-            num_supervised=int32.item(words + at.num_supervised // 4 + place),
-            sum_sq_len=self._int64.item((start + at.sum_sq_len) // 8 + place),
+            cu_seqlens=int32[bounds : bounds + self._max_segments + 1],
+            num_segments=int32.item(words + segments),
+            num_examples=int32.item(words + examples),
+            example_ids=int64[example_ids : example_ids + self._max_segments],
+            num_supervised=int32.item(words + supervised),
+            sum_sq_len=int64.item(longs + squares),
         )
 
     def input_ids(self, number: int) -> Int32Array:
         """int32 [C]: the ids of row `number` alone."""
         batch, place = divmod(number, ROWS_PER_BATCH)
-        at = self._at(batch)
-        first = (self._start.item(batch) + at.input_ids) // 4 + place * self._capacity
+        first = self._at(batch).of_row[place][0] + (self._start.item(batch) >> 2)
         return self._int32[first : first + self._capacity]
 
     def batch(self, batch: int) -> RowBatch:
         """All rows of record batch number `batch`, the mask unpacked."""
         at, start = self._at(batch), self._start.item(batch)
 
-        def fixed(values: np.ndarray, first: int, width: int) -> np.ndarray:
-            place = (start + first) // values.itemsize
-            return values[place : place + at.rows * width].reshape(at.rows, width)
+        def values(name: str, source: np.ndarray, width: int = 1) -> np.ndarray:
+            first = (start + at.bytes_to[name]) // source.itemsize
+            found = source[first : first + at.rows * width]
+            return found.reshape(at.rows, width) if width > 1 else found
 
-        bits = fixed(self._uint8, at.loss_mask, self._capacity // 8)
+        bits = values("loss_mask", self._uint8, self._capacity // 8)
         return RowBatch(
-            input_ids=fixed(self._int32, at.input_ids, self._capacity),
+            input_ids=values("input_ids", self._int32, self._capacity),
             loss_mask=np.unpackbits(bits, axis=1, bitorder="little").view(np.bool_),
-            position_ids=fixed(self._positions, at.position_ids, self._capacity),
-            cu_seqlens=fixed(self._int32, at.cu_seqlens, self._max_segments + 1),
-            num_segments=fixed(self._int32, at.num_segments, 1)[:, 0],
-            num_examples=fixed(self._int32, at.num_examples, 1)[:, 0],
-            example_ids=fixed(self._int64, at.example_ids, self._max_segments),
-            num_supervised=fixed(self._int32, at.num_supervised, 1)[:, 0],
-            sum_sq_len=fixed(self._int64, at.sum_sq_len, 1)[:, 0],
+            position_ids=values("position_ids", self._positions, self._capacity),
+            cu_seqlens=values("cu_seqlens", self._int32, self._max_segments + 1),
+            num_segments=values("num_segments", self._int32),
+            num_examples=values("num_examples", self._int32),
+            example_ids=values("example_ids", self._int64, self._max_segments),
+            num_supervised=values("num_supervised", self._int32),
+            sum_sq_len=values("sum_sq_len", self._int64),
         )
 
     def column(self, name: str) -> NDArray[np.int32] | NDArray[np.int64]:
@@ -159,7 +169,7 @@ class MappedShard:
         found = np.empty(self._rows, dtype=values.dtype)
         for batch, start in enumerate(self._start.tolist()):
             at = self._at(batch)
-            first, place = batch * ROWS_PER_BATCH, (start + getattr(at, name)) // values.itemsize
+            first, place = batch * ROWS_PER_BATCH, (start + at.bytes_to[name]) // values.itemsize
             found[first : first + at.rows] = values[place : place + at.rows]
         return found
 
@@ -195,14 +205,14 @@ class MappedShard:
             for column in columns.values():
                 column.validate()  # sizes of buffers against lengths: no value is read
             nulls = sum(column.null_count for column in columns.values())
-            places = {name: self._place_of(column, start, end) for name, column in columns.items()}
+            bytes_to = {name: self._place_of(column, start, end) for name, column in columns.items()}
         except DAMAGE as error:
             raise unreadable(self._path, error) from None
         if nulls:
             raise UserError(
                 f"{self._path}: rows from {batch * ROWS_PER_BATCH} on: {nulls} places without a value", RESTORE
             )
-        return Places(rows=len(read), **places)
+        return Places.of(bytes_to, rows=len(read), capacity=self._capacity, max_segments=self._max_segments)
 
     def _place_of(self, column: pa.Array, start: int, end: int) -> int:
         """Bytes from `start` to the values of a column; raises ValueError where they do not lie before `end` as they are."""
