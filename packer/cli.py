@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from packer import __version__
-from packer.console import Commands, config_option, context_settings, resolved_toml
+from packer.console import Commands, cache_option, config_option, context_settings, resolved_toml
 from packer.errors import UserError
 
 
@@ -173,18 +173,20 @@ def build(
 
 
 @main.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def stats(path: Path, as_json: bool) -> None:
-    """Density, lower bound, segments a row, and the padding saved.
+@cache_option
+def stats(path: str, as_json: bool, cache: Path | None) -> None:
+    """Density, lower bound, segments a row, and the padding saved. PATH is a folder or an address.
 
     \b
     packer stats data/packed
+    packer stats s3://bucket/packed
     """
     from packer.report import print_stats
     from packer.stats import measure
 
-    measured = measure(path)
+    measured = measure(path, cache=cache)
     if as_json:
         click.echo(json.dumps(measured.to_json(), indent=1, sort_keys=True))
     else:
