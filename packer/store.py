@@ -39,7 +39,7 @@ _REACH = "check the address, the network and your credentials, and run the same 
 class _FileSystem(Protocol):
     """What is used of fsspec's file systems."""
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes: ...
+    def cat_file(self, path: str, *, start: int | None = None, end: int | None = None) -> bytes: ...
     def info(self, path: str) -> dict[str, object]: ...
     def find(self, path: str, *, detail: bool) -> dict[str, dict[str, object]]: ...
     def put_file(self, lpath: str, rpath: str) -> object: ...
@@ -88,7 +88,7 @@ class Store:
 
     def read(self, name: str, start: int, end: int) -> bytes | None:
         """Bytes from `start` up to `end` (fewer where the object ends before); None where there is no such object."""
-        return self._try(name, lambda: self._system.cat_file(self._path(name), start, end))
+        return self._try(name, lambda: self._system.cat_file(self._path(name), start=start, end=end))
 
     def read_small(self, name: str) -> bytes | None:
         """All bytes of a small object; None where there is none."""
