@@ -41,6 +41,7 @@ class Evaluation:
         """Σ cross-entropy ÷ targets of all eval rows; every rank calls it. Raises UserError on a row or shard that is damaged."""
         ranks = self._ranks
         self._check.touch(np.arange(len(self._corpus)))
+        self._corpus.ahead(range(len(self._corpus.info.shards)))
         total = torch.zeros((), dtype=torch.float64, device=ranks.device)
         model.eval()
         try:
