@@ -13,7 +13,7 @@ TINY   := data/sample/tiny-hybrid
 PACKED := data/packed
 RUN    := runs/demo
 
-.PHONY: demo install check test test-full bench clean
+.PHONY: demo install check test test-full bench bench-read clean
 
 # torch first and by itself: any other package that asks for it would bring the CUDA build, gigabytes of it.
 $(VENV)/.torch:
@@ -62,5 +62,16 @@ bench: .venv-bench/.installed
 	.venv-bench/bin/python -m tests.benchmarks.bench_build --rows $(ROWS) --tokenizer $(BENCH_TOKENIZER)
 	if [ -f "$(LENGTHS)" ]; then .venv-bench/bin/python -m tests.benchmarks.bench_plan --lengths $(LENGTHS); else echo "no $(LENGTHS): plans are not measured"; fi
 
+# Reading beside the peers: their packages contradict those of the trainer, so packer's reader comes into their environment as source.
+.venv-bench-read/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-bench-read
+	.venv-bench-read/bin/pip --disable-pip-version-check --quiet install $(TORCH)
+	.venv-bench-read/bin/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench-read"]))' > .venv-bench-read/peers.txt
+	.venv-bench-read/bin/pip --disable-pip-version-check --quiet install -r .venv-bench-read/peers.txt
+	touch $@
+
+bench-read: .venv-bench-read/.installed
+	.venv-bench-read/bin/python -m tests.benchmarks.bench_read
+
 clean:
-	rm -rf $(VENV) .venv-bench $(PACKED) $(RUN) build *.egg-info
+	rm -rf $(VENV) .venv-bench .venv-bench-read $(PACKED) $(RUN) build *.egg-info

@@ -41,8 +41,8 @@ def repack(config: RepackConfig, progress: Progress | None = None) -> Manifest:
     return run_repack(config, progress)
 
 
-def open(path: str | Path, *, split: str = "train") -> Corpus:  # noqa: A001  # packer.open reads as it should
-    """Opens a folder of packed shards for reading: len(corpus), corpus[i] → Row."""
+def open(path: str | Path, *, split: str = "train", cache: Path | None = None) -> Corpus:  # noqa: A001  # packer.open reads as it should
+    """Opens a folder of packed shards for reading, here or at an address: len(corpus), corpus[i] → Row. cache: where what is fetched is kept."""
     from packer.shards import open_corpus
 
-    return open_corpus(path, split=split)
+    return open_corpus(path, split=split, cache=cache)

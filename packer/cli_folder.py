@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from packer.console import cache_option
 from packer.errors import GateError, UserError
 
 _PATH = click.argument("path", type=click.Path(path_type=Path))
@@ -19,20 +20,22 @@ def _echo_json(document: object) -> None:
 
 
 @click.command()
-@_PATH
+@click.argument("path")
 @_JSON
 @click.option("--ranks", type=int, default=8, help="Ranks of the run whose waiting is simulated.")
 @click.option("--rows-per-step", type=int, help="Rows of its steps, over all ranks.  [default: one a rank]")
-def stats(path: Path, as_json: bool, ranks: int, rows_per_step: int | None) -> None:
-    """Density, lower bound, segments a row, the padding saved, and what ranks would wait for each other.
+@cache_option
+def stats(path: str, as_json: bool, ranks: int, rows_per_step: int | None, cache: Path | None) -> None:
+    """Density, lower bound, segments a row, the padding saved, and what ranks would wait for each other. PATH is a folder or an address.
 
     \b
     packer stats data/packed
+    packer stats s3://bucket/packed
     """
     from packer.report import print_stats
     from packer.stats import measure
 
-    measured = measure(path, ranks=ranks, rows_per_step=rows_per_step)
+    measured = measure(path, ranks=ranks, rows_per_step=rows_per_step, cache=cache)
     if as_json:
         _echo_json(measured.to_json())
     else:

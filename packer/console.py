@@ -140,6 +140,17 @@ def _wrong_use(error: click.UsageError) -> tuple[str, str]:
     return f"{path}: {error.format_message().rstrip('.')}", f"see {path} --help"
 
 
+def cache_option(function: _Function) -> _Function:
+    """Adds `--cache DIR`: where what is fetched from an address is kept."""
+    return click.option(
+        "--cache",
+        type=click.Path(path_type=Path),
+        envvar="PACKER_CACHE",
+        show_envvar=True,
+        help="Folder for what is fetched from an address such as s3://bucket/packed.  [default: ~/.cache/packer]",
+    )(function)
+
+
 def config_option(function: _Function) -> _Function:
     """Adds `--config FILE`: a TOML file whose keys are the command's option names."""
     return click.option(

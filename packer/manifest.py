@@ -136,9 +136,13 @@ def corpus_digest(splits: Mapping[str, Split], *, capacity: int, max_segments: i
     return digest_words(words)
 
 
-def load_manifest(folder: Path) -> Manifest:
-    """Reads and checks a folder's manifest; raises UserError where it is missing, unreadable, newer or points outside the folder."""
+def load_manifest(folder: Path, *, name: str | None = None) -> Manifest:
+    """Reads and checks a folder's manifest; raises UserError where it is missing, unreadable, newer or points outside the folder.
+
+    name: what the folder is called in messages, where that is not its path.
+    """
     path = folder / MANIFEST_NAME
+    where = f"{name or folder}/{MANIFEST_NAME}"
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder", "give the folder that `packer build -o` wrote")
     try:
@@ -149,44 +153,45 @@ def load_manifest(folder: Path) -> Manifest:
             "run `packer build` again with the same -o: it writes the manifest last",
         ) from None
     except UnicodeDecodeError as error:
-        raise _unreadable(path, str(error)) from None
+        raise _unreadable(where, str(error)) from None
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
-        raise _unreadable(path, f"line {error.lineno}: {error.msg}") from None
+        raise _unreadable(where, f"line {error.lineno}: {error.msg}") from None
     if not isinstance(document, dict):
-        raise _unreadable(path, "not a JSON object")
+        raise _unreadable(where, "not a JSON object")
     version = document.get("format_version")
     if not isinstance(version, int):
-        raise _unreadable(path, "no format_version")
+        raise _unreadable(where, "no format_version")
     if version > FORMAT_VERSION:
         raise UserError(
-            f"{path}: format version {version}, but this reader knows versions up to {FORMAT_VERSION}",
+            f"{where}: format version {version}, but this reader knows versions up to {FORMAT_VERSION}",
             "upgrade this package, or build the shards again with it",
         )
     try:
         manifest = _manifest(document)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise _unreadable(path, str(error)) from None
+        raise _unreadable(where, str(error)) from None
     for split in manifest.splits.values():
         for shard in split.shards:
-            _refuse_outside(path, shard.file)
+            if leaves_folder(shard.file):
+                raise UserError(
+                    f"{where}: shard file {shard.file!r} does not lie in the folder",
+                    "do not use this folder: its manifest was not written by packer",
+                )
     return manifest
 
 
-def _unreadable(path: Path, why: str) -> UserError:
+def _unreadable(where: str, why: str) -> UserError:
     return UserError(
-        f"{path}: not a readable manifest ({why})", "build the folder again, or restore the file from a copy"
+        f"{where}: not a readable manifest ({why})", "build the folder again, or restore the file from a copy"
     )
 
 
-def _refuse_outside(path: Path, name: str) -> None:
+def leaves_folder(name: str) -> bool:
+    """Whether a file's name, as a manifest has it, names something outside the folder."""
     relative = PurePosixPath(name)
-    if not name or relative.is_absolute() or ".." in relative.parts or "\\" in name or ":" in name:
-        raise UserError(
-            f"{path}: shard file {name!r} does not lie in the folder",
-            "do not use this folder: its manifest was not written by packer",
-        )
+    return not name or relative.is_absolute() or ".." in relative.parts or "\\" in name or ":" in name
 
 
 def _record(cls: type[_Record], document: Mapping[str, object], **parsed: object) -> _Record:

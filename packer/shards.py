@@ -3,27 +3,34 @@
 A shard is an Arrow IPC file of record batches of exactly 16 rows. `Corpus` maps the files of a split into memory; `corpus[i]` is a `Row` whose
 arrays are views of the map (the loss mask, stored as bits, is unpacked).
 
-    corpus = open_corpus("data/packed", split="train")
+    corpus = open_corpus("data/packed", split="train")      # or "s3://bucket/packed"
     len(corpus), corpus[0].input_ids
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from packer.arrow import of_numpy
+from packer.columns import COLUMNS, columns_file, read_columns
 from packer.digest import digest_file
 from packer.errors import UserError
 from packer.files import write_arrow
 from packer.manifest import Manifest, ShardFile, corpus_digest, load_manifest
 from packer.schema import ROWS_PER_BATCH, RowBatch, broken_rule, shard_schema
-from packer.types import Row
-from packer.views import DAMAGE, RESTORE, Views, read_column, read_views, unreadable
+from packer.types import Int32Array, Row
+from packer.views import RESTORE, Kind, MappedShard, Places
+
+if TYPE_CHECKING:
+    from packer.remote import Mirror
 
 _COLUMNS = tuple(field.name for field in fields(RowBatch))
 
@@ -75,22 +82,24 @@ def _to_arrow(batch: RowBatch, schema: pa.Schema) -> pa.RecordBatch:
 class Corpus:
     """The rows of one split, by memory map. len(corpus); corpus[i] → Row; `column(name)` for the integer columns of all rows at once.
 
-    Cheap to open (sizes are held against the manifest, nothing is read); safe to read from several threads.
+    Cheap to open (sizes are held against the manifest, nothing is read); safe to read from several threads. name: the folder as it was given, for
+    messages. folder: where it lies on this machine; of an address that is its mirror, into which `fetch` and reading bring what they need.
     """
 
-    def __init__(self, folder: Path, *, split: str) -> None:
-        self.folder = folder
-        self.manifest: Manifest = load_manifest(folder)
+    def __init__(self, folder: Path, *, split: str, mirror: Mirror | None = None) -> None:
+        self.folder, self._mirror = folder, mirror
+        self.name = str(folder) if mirror is None else mirror.address
+        self.manifest: Manifest = load_manifest(folder, name=self.name)
         if split not in self.manifest.splits:
-            raise UserError(f"{folder}: no split {split!r}", f"it has: {', '.join(sorted(self.manifest.splits))}")
+            raise UserError(f"{self.name}: no split {split!r}", f"it has: {', '.join(sorted(self.manifest.splits))}")
         self.split = split
         self.info = self.manifest.splits[split]
         self.capacity = self.manifest.capacity
         self.max_segments = self.info.max_segments
-        self._first_row = np.cumsum([0, *(shard.rows for shard in self.info.shards)])
-        if int(self._first_row[-1]) != self.info.rows:
+        self._first_row = list(accumulate((shard.rows for shard in self.info.shards), initial=0))
+        if self._first_row[-1] != self.info.rows:
             raise UserError(
-                f"{folder / 'manifest.json'}: split {split!r} claims {self.info.rows} rows, its shards {int(self._first_row[-1])}",
+                f"{self.name}/manifest.json: split {split!r} claims {self.info.rows} rows, its shards {self._first_row[-1]}",
                 "build the folder again, or restore the file from a copy",
             )
         named = corpus_digest(
@@ -101,47 +110,57 @@ class Corpus:
         )
         if named != self.manifest.corpus_digest:
             raise UserError(
-                f"{folder / 'manifest.json'}: corpus_digest is {self.manifest.corpus_digest}, but its shards, capacity, max_segments and pad id "
+                f"{self.name}/manifest.json: corpus_digest is {self.manifest.corpus_digest}, but its shards, capacity, max_segments and pad id "
                 f"make {named}: the manifest was changed after it was written",
                 "build the folder again, or restore the file from a copy",
             )
-        for shard in self.info.shards:
-            self._check_size(shard)
-        self._readers: dict[int, pa.RecordBatchFileReader] = {}
-        self._views: dict[tuple[int, int], Views] = {}
+        if mirror is None:
+            for shard in self.info.shards:
+                self._check_size(shard)
+        self._shards: dict[int, MappedShard] = {}
+        self._known: dict[Kind, Places] = {}
 
     def __len__(self) -> int:
         return self.info.rows
 
     def __repr__(self) -> str:
         return (
-            f"Corpus({str(self.folder)!r}, split={self.split!r}: {self.info.rows} rows of {self.capacity} slots, "
+            f"Corpus({self.name!r}, split={self.split!r}: {self.info.rows} rows of {self.capacity} slots, "
             f"at most {self.max_segments} segments, {self.info.examples} examples, {self.info.tokens} tokens)"
         )
 
     def __getitem__(self, index: int) -> Row:
-        shard, batch, place = self._locate(index)
-        return self._batch(shard, batch).row(place)
+        shard, place = self._locate(index)
+        return self._mapped(shard).row(place)
+
+    def input_ids(self, index: int) -> Int32Array:
+        """int32 [C]: the ids of row `index` alone, a view of the map."""
+        shard, place = self._locate(index)
+        return self._mapped(shard).input_ids(place)
 
     def __iter__(self) -> Iterator[Row]:
         return (self[index] for index in range(len(self)))
 
     def column(self, name: str) -> np.ndarray:
-        """An integer column over all rows: num_segments, num_examples, num_supervised (int32 [R]), sum_sq_len (int64 [R]), or one of lists: [R, width]."""
-        parts = [
-            read_column(self._reader(shard), batch, name, rows=self._due(shard, batch), path=self._path(shard))
-            for shard, batch in self._all_batches()
-        ]
+        """An integer column over all rows: num_segments, num_examples, num_supervised (int32 [R]), sum_sq_len (int64 [R]), or one of lists: [R, width].
+
+        Of a folder that was published at an address the first four fetch no shard: it has them in a file of their own.
+        """
+        if (
+            name in COLUMNS
+            and self._mirror is not None
+            and (table := self._mirror.fetch(columns_file(self.split))).is_file()
+        ):
+            return read_columns(table, rows=len(self))[name]
+        self.ahead(range(len(self.info.shards)))
+        parts = [self._mapped(shard).column(name) for shard in range(len(self.info.shards))]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
     def batches(self) -> Iterator[tuple[ShardFile, int, RowBatch]]:
         """Every record batch in order, with its shard and the place of its first row in that shard."""
-        for shard, batch in self._all_batches():
-            yield (
-                self.info.shards[shard],
-                batch * ROWS_PER_BATCH,
-                self._views_of(shard, batch).rows(),
-            )
+        for number, shard in enumerate(self.info.shards):
+            for first in range(0, shard.rows, ROWS_PER_BATCH):
+                yield shard, first, self._mapped(number).batch(first // ROWS_PER_BATCH)
 
     def shard_of(self, index: int) -> int:
         """The number of the shard that holds row `index`."""
@@ -149,29 +168,51 @@ class Corpus:
 
     def where(self, index: int) -> str:
         """A row's place for a person: folder, shard file and the row's place in it."""
-        shard, batch, place = self._locate(index)
-        return f"{self.folder / self.info.shards[shard].file}, row {batch * ROWS_PER_BATCH + place}"
+        shard, place = self._locate(index)
+        return f"{self.name}/{self.info.shards[shard].file}, row {place}"
 
     def verify_shard(self, shard: int) -> None:
-        """Reads shard number `shard` whole and holds its digest against the manifest; raises UserError where they differ."""
+        """Reads shard number `shard` whole and holds its digest against the manifest; raises UserError where they differ.
+
+        One at an address is held against it when it is fetched and whenever a process first uses it; that is not done twice.
+        """
         entry = self.info.shards[shard]
-        path = self.folder / entry.file
-        if digest_file(path) != entry.xxh3_128:
+        path = self._path(shard)
+        if self._mirror is None and digest_file(path) != entry.xxh3_128:
             raise UserError(
                 f"{path}: its bytes are not those that were written (digest differs from the manifest's)",
                 RESTORE,
             )
 
-    def _all_batches(self) -> Iterator[tuple[int, int]]:
-        for shard in range(len(self.info.shards)):
-            for batch in range(self._reader(shard).num_record_batches):
-                yield shard, batch
+    @property
+    def verifies_itself(self) -> bool:
+        """Whether each shard is held against its digest before a row of it is read, as those of an address are."""
+        return self._mirror is not None
 
-    def _locate(self, index: int) -> tuple[int, int, int]:
+    def fetch(self, name: str) -> Path:
+        """Another file of the folder, or a folder in it ("tokenizer"), on this machine; the path does not exist where there is none."""
+        return self.folder / name if self._mirror is None else self._mirror.fetch(name)
+
+    def bytes_under(self, name: str) -> int:
+        """Bytes of all files of a folder in this one, which are not fetched for that."""
+        if self._mirror is not None:
+            return self._mirror.bytes_under(name)
+        return sum(file.stat().st_size for file in (self.folder / name).rglob("*") if file.is_file())
+
+    def ahead(self, shards: Iterable[int]) -> None:
+        """Has shards at an address fetched in the background: rows of them will be read soon."""
+        if self._mirror is not None:
+            self._mirror.ahead(self.info.shards[shard] for shard in shards)
+
+    def _path(self, shard: int) -> Path:
+        entry = self.info.shards[shard]
+        return self.folder / entry.file if self._mirror is None else self._mirror.shard(entry)
+
+    def _locate(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of {len(self)}")
-        shard = int(np.searchsorted(self._first_row, index, side="right")) - 1
-        return (shard, *divmod(index - int(self._first_row[shard]), ROWS_PER_BATCH))
+        shard = bisect_right(self._first_row, index) - 1
+        return shard, index - self._first_row[shard]
 
     def _check_size(self, shard: ShardFile) -> None:
         path = self.folder / shard.file
@@ -186,47 +227,35 @@ class Corpus:
                 RESTORE,
             )
 
-    def _reader(self, shard: int) -> pa.RecordBatchFileReader:
-        reader = self._readers.get(shard)
-        if reader is None:
+    def _mapped(self, shard: int) -> MappedShard:
+        mapped = self._shards.get(shard)
+        if mapped is None:
             entry = self.info.shards[shard]
-            path = self.folder / entry.file
-            expected = shard_schema(capacity=self.capacity, max_segments=self.max_segments, align=self.manifest.align)
-            try:
-                reader = pa.ipc.open_file(pa.memory_map(str(path)))
-                fits = reader.schema.equals(expected, check_metadata=True)
-            except DAMAGE as error:
-                raise unreadable(path, error) from None
-            if not fits:
-                raise UserError(
-                    f"{path}: its columns are not those of the manifest",
-                    "build the folder again: shards of another build lie in it",
-                )
-            if reader.num_record_batches != -(-entry.rows // ROWS_PER_BATCH):
-                raise UserError(f"{path}: its rows are not those of the manifest", RESTORE)
-            self._readers[shard] = reader
-        return reader
-
-    def _batch(self, shard: int, batch: int) -> Views:
-        views = self._views.get((shard, batch))
-        if views is None:
-            views = self._views_of(shard, batch)
-            self._views[shard, batch] = views
-        return views
-
-    def _views_of(self, shard: int, batch: int) -> Views:
-        return read_views(self._reader(shard), batch, rows=self._due(shard, batch), path=self._path(shard))
-
-    def _due(self, shard: int, batch: int) -> int:
-        return min(ROWS_PER_BATCH, self.info.shards[shard].rows - batch * ROWS_PER_BATCH)
-
-    def _path(self, shard: int) -> Path:
-        return self.folder / self.info.shards[shard].file
+            mapped = self._shards[shard] = MappedShard(
+                self._path(shard),
+                rows=entry.rows,
+                capacity=self.capacity,
+                max_segments=self.max_segments,
+                align=self.manifest.align,
+                known=self._known,
+            )
+        return mapped
 
 
-def open_corpus(path: str | Path, *, split: str = "train") -> Corpus:
-    """Opens a folder of packed shards; raises UserError where it is not one."""
-    return Corpus(Path(path), split=split)
+def open_corpus(path: str | Path, *, split: str = "train", cache: Path | None = None) -> Corpus:
+    """Opens a folder of packed shards, or an address of one (s3://bucket/packed); raises UserError where it is not one.
+
+    cache: where a mirror of an address is kept; None is ~/.cache/packer.
+    """
+    if "://" not in str(path):
+        return Corpus(Path(path), split=split)
+    from packer.remote import open_mirror
+    from packer.store import local_path
+
+    if (local := local_path(str(path))) is not None:
+        return Corpus(local, split=split)
+    mirror = open_mirror(str(path), cache=cache)
+    return Corpus(mirror.folder, split=split, mirror=mirror)
 
 
 def check_row(corpus: Corpus, index: int, row: Row) -> None:

@@ -1,6 +1,6 @@
 """What a folder of packed shards holds and what packing saved, as numbers that say what they count.
 
-stats = measure(Path("data/packed"))
+stats = measure("data/packed")
 stats.to_json()["splits"]["train"]["density"]
 """
 
@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packer.errors import UserError
-from packer.manifest import Manifest, load_manifest
+from packer.manifest import Manifest
 from packer.savings import Padded, compare
-from packer.shards import Corpus
+from packer.shards import Corpus, open_corpus
 from packer.types import Int64Array
 from packer.waiting import RowCosts, Waiting, autocorrelation, rank_correlation, simulate
 
@@ -115,18 +115,25 @@ class Stats:
         return {**document, "ledger": manifest["ledger"], "corpus_digest": manifest["corpus_digest"]}
 
 
-def measure(folder: Path, *, ranks: int = 8, rows_per_step: int | None = None) -> Stats:
+def measure(
+    folder: str | Path, *, ranks: int = 8, rows_per_step: int | None = None, cache: Path | None = None
+) -> Stats:
     """Reads the manifest, the table of examples and the small columns of the shards; raises UserError where one cannot be read.
 
-    ranks, rows_per_step: of the run whose waiting is simulated; None: a row a rank.
+    folder: a path or an address. cache: where what is fetched from an address is kept. ranks, rows_per_step: of the run whose waiting is simulated;
+    None: a row a rank.
     """
     for option, value in (("--ranks", ranks), ("--rows-per-step", rows_per_step)):
         if value is not None and not 1 <= value <= _MOST_SIMULATED:
             raise UserError(f"{option} {value}: must be from 1 to {_MOST_SIMULATED}", f"try {option} 8")
-    manifest = load_manifest(folder)
-    lengths = _example_lengths(folder)
+    corpus = open_corpus(folder, split="train", cache=cache)
+    manifest = corpus.manifest
+    lengths = _example_lengths(corpus)
     splits = {
-        name: _split(folder, manifest, name, lengths.get(name, np.zeros(0, dtype=np.int64)))
+        name: _split(
+            corpus if name == corpus.split else open_corpus(folder, split=name, cache=cache),
+            lengths.get(name, np.zeros(0, dtype=np.int64)),
+        )
         for name in sorted(manifest.splits, reverse=True)
     }
     train = manifest.splits["train"]
@@ -134,7 +141,6 @@ def measure(folder: Path, *, ranks: int = 8, rows_per_step: int | None = None) -
     slots = train.rows * manifest.capacity
     rows_for_128 = max(1, round(_RECIPE_EXAMPLES * train.rows / train.examples))
     size = sum(shard.bytes for split in manifest.splits.values() for shard in split.shards)
-    corpus = Corpus(folder, split="train")
     costs = RowCosts(
         capacity=manifest.capacity,
         squares=corpus.column("sum_sq_len").astype(np.int64),
@@ -156,17 +162,17 @@ def measure(folder: Path, *, ranks: int = 8, rows_per_step: int | None = None) -
         order=_order(corpus),
         waiting=simulate(costs, ranks=ranks, rows_per_step=rows_per_step or ranks),
         bytes_per_token=size / sum(split.tokens for split in manifest.splits.values()),
-        token_store_bytes=sum(file.stat().st_size for file in sorted((folder / "tokens").glob("*.arrow"))),
+        token_store_bytes=corpus.bytes_under("tokens"),
     )
 
 
-def _example_lengths(folder: Path) -> dict[str, Int64Array]:
+def _example_lengths(corpus: Corpus) -> dict[str, Int64Array]:
     """The tokens of each example by split, from the table of examples."""
     lengths: dict[str, list[Int64Array]] = {}
-    files = sorted((folder / "examples").glob("*.arrow"))
+    files = sorted(corpus.fetch("examples").glob("*.arrow"))
     if not files:
         raise UserError(
-            f"{folder / 'examples'}: the table of examples is missing",
+            f"{corpus.name}/examples: the table of examples is missing",
             "build the folder again, or restore it from a copy",
         )
     for path in files:
@@ -182,13 +188,12 @@ def _example_lengths(folder: Path) -> dict[str, Int64Array]:
     return {name: np.concatenate(parts) for name, parts in lengths.items()}
 
 
-def _split(folder: Path, manifest: Manifest, name: str, lengths: Int64Array) -> SplitStats:
-    corpus = Corpus(folder, split=name)
-    split = manifest.splits[name]
+def _split(corpus: Corpus, lengths: Int64Array) -> SplitStats:
+    manifest, split = corpus.manifest, corpus.info
     segments = corpus.column("num_segments")
     if len(lengths) != split.examples:
         raise UserError(
-            f"{folder / 'examples'}: lists {len(lengths)} examples of the split {name!r}, the manifest {split.examples}",
+            f"{corpus.name}/examples: lists {len(lengths)} examples of the split {corpus.split!r}, the manifest {split.examples}",
             "build the folder again, or restore it from a copy",
         )
     # "lower": a percentile is then the length of an example that exists.

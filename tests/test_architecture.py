@@ -14,7 +14,7 @@ SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", 
 PURE = ("plan", "exact_fill", "heuristics", "waiting", "layout", "order", "ledger", "savings", "schema", "types")
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
-    "fsspec": {"packer/source.py", "packer/readers.py"},
+    "fsspec": {"packer/source.py", "packer/readers.py", "packer/store.py"},
     "huggingface_hub": {"packer/source.py", "packer/tokenizer.py", "trainer/source.py", "trainer/library.py"},
     "tokenizers": {"packer/tokenizer.py", "packer/encoders.py"},
     "splintr": {"packer/encoders.py"},

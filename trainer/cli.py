@@ -103,8 +103,15 @@ def main() -> None:
 
 
 @main.command(short_help="Train on a folder of packed shards, alone or under torchrun.")
-@click.option("--shards", required=True, help="Folder that `packer build` wrote.")
+@click.option("--shards", required=True, help="Folder that `packer build` wrote, or its address: s3://bucket/packed.")
 @_option("eval_shards", str, "Folder with rows to evaluate on.  [default: the eval split of --shards, if it has one]")
+@_option(
+    "cache",
+    str,
+    "Folder for what is fetched from an address.  [default: ~/.cache/packer]",
+    envvar="PACKER_CACHE",
+    show_envvar=True,
+)
 @_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
 @_option("init", _choice(options.Init), "Start from its weights, or from random ones made with --seed.")
 @_option("steps", int, "Optimiser steps.")

@@ -42,6 +42,7 @@ _AT_LEAST_ZERO = ("weight_decay", "clip", "eval_every", "save_every", "keep", "s
 class RunConfig:
     """One training run. steps and epochs exclude each other; neither means one epoch.
 
+    shards, eval_shards: folders, or addresses such as s3://bucket/packed, of which a mirror is kept in `cache` (None: ~/.cache/packer).
     model: hub name or folder; None takes the one that the shards were tokenized for. out: None is runs/ and the name of the shards' folder.
     warmup: a whole number of steps, or a share of the run ("0.03"). eval_every: None evaluates at the end where there are eval rows, 0 never.
     Raises UserError on a value that cannot be meant.
@@ -49,6 +50,7 @@ class RunConfig:
 
     shards: str
     eval_shards: str | None = None
+    cache: str | None = None
     model: str | None = None
     init: Init = "pretrained"
     steps: int | None = None
@@ -131,6 +133,11 @@ class RunConfig:
     def run_folder(self) -> Path:
         """Where the run lies."""
         return Path(self.out) if self.out is not None else Path("runs") / (Path(self.shards).resolve().name or "run")
+
+    @property
+    def cache_folder(self) -> Path | None:
+        """Where what is fetched from an address is kept; None: where packer keeps it."""
+        return Path(self.cache) if self.cache is not None else None
 
     def options(self) -> dict[str, TomlValue | None]:
         """Every option by name, as a TOML file holds them."""

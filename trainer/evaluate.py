@@ -28,7 +28,7 @@ class Evaluation:
         self.supervised = int(corpus.column("num_supervised").sum())
         if self.supervised == 0:
             raise UserError(
-                f"{corpus.folder}: no row of its {corpus.split} split has a target", "leave it out: --eval-every 0"
+                f"{corpus.name}: no row of its {corpus.split} split has a target", "leave it out: --eval-every 0"
             )
         self._corpus, self._shape, self._ranks = corpus, shape, ranks
         self._check = ShardCheck(corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
@@ -41,6 +41,7 @@ class Evaluation:
         """Σ cross-entropy ÷ targets of all eval rows; every rank calls it. Raises UserError on a row or shard that is damaged."""
         ranks = self._ranks
         self._check.touch(np.arange(len(self._corpus)))
+        self._corpus.ahead(range(len(self._corpus.info.shards)))
         total = torch.zeros((), dtype=torch.float64, device=ranks.device)
         model.eval()
         try:

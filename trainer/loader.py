@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from trainer.batch import Batch, Shape, make_batch
 from trainer.prepare import Counts, Prepared, row_list
 
 _Item = TypeVar("_Item")
+# Steps whose shards are being fetched from an address while one is read.
+_FETCH_AHEAD = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,12 +92,26 @@ def read_steps(
     plans: Iterator[StepPlan], corpus: Corpus, *, rank: int, shape: Shape, pin: bool, check: ShardCheck
 ) -> Iterator[StepWork]:
     """The work of one rank, step by step."""
-    for plan in plans:
+    for plan in _fetched_ahead(plans, corpus, rank):
         check.touch(plan.rows)
         passes = zip(plan.deal.rows[:, rank], plan.deal.weights[:, rank], strict=True)
         yield StepWork(
             plan=plan, passes=tuple(read_pass(corpus, rows, weights, shape=shape, pin=pin) for rows, weights in passes)
         )
+
+
+def _fetched_ahead(plans: Iterator[StepPlan], corpus: Corpus, rank: int) -> Iterator[StepPlan]:
+    """The plans; while one is worked on, the shards at an address that the rank needs for the next few are on their way."""
+    if not corpus.verifies_itself:
+        yield from plans
+        return
+    waiting: deque[StepPlan] = deque()
+    for plan in plans:
+        corpus.ahead(dict.fromkeys(corpus.shard_of(int(row)) for row in plan.deal.rows[:, rank].reshape(-1)))
+        waiting.append(plan)
+        if len(waiting) > _FETCH_AHEAD:
+            yield waiting.popleft()
+    yield from waiting
 
 
 class DamagedShardError(UserError):
@@ -115,6 +132,8 @@ class ShardCheck:
 
     def touch(self, rows: Int64Array) -> None:
         """Notes that a step uses these rows."""
+        if self._corpus.verifies_itself:
+            return
         for shard in {self._corpus.shard_of(int(row)) for row in rows}:
             if self._mine[shard] and shard not in self._checks:
                 self._checks[shard] = self._pool.submit(self._verify, shard)
@@ -127,7 +146,7 @@ class ShardCheck:
         except OSError as error:
             name = self._corpus.info.shards[shard].file
             raise UserError(
-                f"{self._corpus.folder / name}: cannot be read ({error.strerror})",
+                f"{self._corpus.name}/{name}: cannot be read ({error.strerror})",
                 "restore the shard from a copy, and go on from the last checkpoint",
             ) from None
 

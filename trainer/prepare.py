@@ -43,7 +43,7 @@ def prepare(config: RunConfig, *, world: int = 1) -> Prepared:
             f"--replicas {config.replicas}: {_count(world, 'rank')} cannot be shared out evenly among them",
             "give a number that divides the number of ranks; 1 shards the model over all of them",
         )
-    corpus = open_corpus(config.shards, split="train")
+    corpus = open_corpus(config.shards, split="train", cache=config.cache_folder)
     if len(corpus) == 0:
         raise UserError(
             f"{config.shards}: the train split has no rows", "build it from a data set with at least one conversation"
@@ -89,18 +89,21 @@ def _open_eval(config: RunConfig, corpus: Corpus) -> Corpus | None:
             )
         return None
     if config.eval_shards is None:
-        return open_corpus(config.shards, split="eval") if "eval" in corpus.manifest.splits else None
-    folder = Path(config.eval_shards)
-    other = open_corpus(folder, split="train")
+        return (
+            open_corpus(config.shards, split="eval", cache=config.cache_folder)
+            if "eval" in corpus.manifest.splits
+            else None
+        )
+    other = open_corpus(config.eval_shards, split="train", cache=config.cache_folder)
     if "eval" in other.manifest.splits:
-        other = open_corpus(folder, split="eval")
+        other = open_corpus(config.eval_shards, split="eval", cache=config.cache_folder)
     for what, ours, theirs in (
         ("capacity", corpus.capacity, other.capacity),
         ("tokenizer digest", corpus.manifest.tokenizer.digest, other.manifest.tokenizer.digest),
     ):
         if ours != theirs:
             raise UserError(
-                f"--eval-shards {folder}: its {what} is {theirs}, that of {config.shards} is {ours}",
+                f"--eval-shards {config.eval_shards}: its {what} is {theirs}, that of {config.shards} is {ours}",
                 "build both with the same --capacity and --tokenizer",
             )
     return other
@@ -108,7 +111,7 @@ def _open_eval(config: RunConfig, corpus: Corpus) -> Corpus | None:
 
 def _default_model(corpus: Corpus) -> str:
     """The model whose tokenizer made the shards: its folder while that still lies where the build found it, else its hub name."""
-    log = corpus.folder / "build-log.json"
+    log = corpus.fetch("build-log.json")
     if log.is_file():
         try:
             noted = json.loads(log.read_text(encoding="utf-8")).get("tokenizer_path")
@@ -120,7 +123,7 @@ def _default_model(corpus: Corpus) -> str:
     if name.count("/") == 1:
         return name
     raise UserError(
-        f"{corpus.folder}: tokenized with {name!r}, a folder that is not a model or no longer there",
+        f"{corpus.name}: tokenized with {name!r}, a folder that is not a model or no longer there",
         "name the model to train: --model NAME_OR_DIR",
     )
 
@@ -183,7 +186,7 @@ def describe(prepared: Prepared, *, world: int) -> list[tuple[str, str]]:
     lines = [
         (
             "data",
-            f"{corpus.folder} (train): {info.rows:,} rows of {corpus.capacity:,} slots, {info.tokens / slots:.1%} filled, "
+            f"{corpus.name} (train): {info.rows:,} rows of {corpus.capacity:,} slots, {info.tokens / slots:.1%} filled, "
             f"{info.examples / info.rows:.1f} segments a row (pad tail not counted), {info.supervised_tokens / max(info.tokens, 1):.1%} of the tokens supervised",
         ),
         (
@@ -218,7 +221,7 @@ def describe(prepared: Prepared, *, world: int) -> list[tuple[str, str]]:
     if prepared.eval_corpus is not None:
         other = prepared.eval_corpus
         when = f"every {config.eval_every:,} steps and at the end" if config.eval_every else "at the end"
-        lines.append(("eval", f"{other.folder} ({other.split}): {len(other):,} rows, {when}"))
+        lines.append(("eval", f"{other.name} ({other.split}): {len(other):,} rows, {when}"))
     return lines
 
 

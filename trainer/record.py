@@ -17,7 +17,7 @@ from trainer.prepare import Prepared
 
 FOLDER, RECORD = "checkpoints", "run.json"
 # What may change from one part of a run to the next without a word.
-_QUIET = ("out", "resume", "shards", "model", "steps", "epochs")
+_QUIET = ("out", "resume", "shards", "cache", "model", "steps", "epochs")
 _REMOVE = "remove this checkpoint: the run goes on from the one before it"
 
 

@@ -24,16 +24,16 @@ def check_tokenizer(prepared: Prepared, *, fetch: bool) -> list[tuple[str, str]]
     """What is to be said, as (label, text); raises UserError where the model's tokenizer is not that of the shards."""
     if not prepared.config.tokenizer_check:
         return [("note", "--no-tokenizer-check: the model's tokenizer was not held against that of the shards")]
-    made = prepared.corpus.folder / "tokenizer"
+    made = prepared.corpus.fetch("tokenizer")
     ours = model_file(prepared.model, "tokenizer.json", fetch=fetch)
     if ours is None or not (made / "tokenizer.json").is_file():
-        lacking = prepared.model if ours is None else str(prepared.corpus.folder)
+        lacking = prepared.model if ours is None else prepared.corpus.name
         return [("note", f"{lacking} has no tokenizer.json: nothing shows that shards and model have the same ids")]
     if digest_file(ours) != digest_file(made / "tokenizer.json"):
         part = _first_difference(ours, made / "tokenizer.json")
         if part is not None:
             raise UserError(
-                f"{ours}: not the tokenizer of {prepared.corpus.folder} ({part} differs): its ids would mean other tokens to this model",
+                f"{ours}: not the tokenizer of {prepared.corpus.name} ({part} differs): its ids would mean other tokens to this model",
                 "build the shards with this model's own tokenizer, or --no-tokenizer-check where the ids are known to agree",
             )
     template, theirs = _template(made), _template(ours.parent)

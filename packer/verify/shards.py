@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from packer.digest import digest_file
-from packer.errors import UserError
 from packer.manifest import Manifest, ShardFile
 from packer.progress import Progress
 from packer.schema import ROWS_PER_BATCH, RowBatch, broken_boundaries, broken_rules, shard_schema
 from packer.types import Int64Array
+from packer.verify.batches import read_rows
 from packer.verify.findings import Findings
-from packer.views import DAMAGE, read_views
+from packer.views import DAMAGE
 
 _MOST_THREADS = 8
 _EMPTY = np.zeros(0, dtype=np.int64)
@@ -111,14 +111,11 @@ def _rows(path: Path, entry: ShardFile, manifest: Manifest, name: str, findings:
     parts, first, complete = [], 0, True
     for number in range(batches):
         try:
-            rows = int(reader.get_batch(number).num_rows)
-            views = read_views(reader, number, rows=rows, path=path)
+            batch = read_rows(reader, number)
         except DAMAGE as error:
             findings.add("a shard must be a readable Arrow file", entry.file, row=first, detail=_why(error))
             return Tally(complete=False)
-        except UserError as error:
-            findings.add("a shard must be a readable Arrow file", entry.file, row=first, detail=error.message)
-            return Tally(complete=False)
+        rows = len(batch)
         if rows != ROWS_PER_BATCH and (number < batches - 1 or not 0 < rows < ROWS_PER_BATCH):
             findings.add(
                 f"record batches must hold exactly {ROWS_PER_BATCH} rows, the last one at most as many",
@@ -126,9 +123,8 @@ def _rows(path: Path, entry: ShardFile, manifest: Manifest, name: str, findings:
                 row=first,
                 detail=f"batch {number} has {rows}",
             )
-        if number == 0 and rows and not mapped.address <= views.input_ids.ctypes.data < mapped.address + mapped.size:
+        if number == 0 and rows and not mapped.address <= batch.input_ids.ctypes.data < mapped.address + mapped.size:
             findings.add("a shard must not be compressed", entry.file)
-        batch = views.rows()
         for row, rule in broken_rules(
             batch, pad_id=manifest.pad_id, vocab_size=manifest.vocab_size, align=manifest.align
         ):

@@ -14,7 +14,7 @@ import numpy as np
 
 from packer.files import write_text
 from packer.manifest import Ledger, Manifest, Masking, Split, Tokenizer, corpus_digest
-from packer.schema import RowBatch, position_dtype
+from packer.schema import ROWS_PER_BATCH, RowBatch, position_dtype
 from packer.shards import Corpus, open_corpus, write_shard
 
 CAPACITY, MAX_SEGMENTS, PAD, VOCAB = 64, 8, 0, 97
@@ -97,11 +97,15 @@ def write_corpus(
             continue
         shards = []
         for number, first in enumerate(range(0, len(split), rows_a_shard)):
-            part = _batch(split[first : first + rows_a_shard], first_id=first * MAX_SEGMENTS)
+            ends = min(first + rows_a_shard, len(split))
+            parts = [
+                _batch(split[at : min(at + ROWS_PER_BATCH, ends)], first_id=at * MAX_SEGMENTS)
+                for at in range(first, ends, ROWS_PER_BATCH)
+            ]
             file = f"{name}/shard-{number:05}.arrow"
             shards.append(
                 write_shard(
-                    folder, file, [part], capacity=CAPACITY, max_segments=MAX_SEGMENTS, pad_id=PAD, vocab_size=VOCAB
+                    folder, file, parts, capacity=CAPACITY, max_segments=MAX_SEGMENTS, pad_id=PAD, vocab_size=VOCAB
                 )
             )
         examples = [example for row in split for example in row]
