@@ -12,7 +12,7 @@ import click
 from packer import __version__
 from packer.cli_folder import FOLDER_COMMANDS
 from packer.cli_repack import repack
-from packer.console import Commands, config_option, context_settings, resolved_toml
+from packer.console import Commands, cache_option, config_option, context_settings, resolved_toml
 from packer.errors import UserError
 
 
@@ -70,7 +70,9 @@ def _segments(text: str) -> int | None:
 
 @main.command()
 @click.argument("dataset", nargs=-1)
-@click.option("-o", "--out", type=click.Path(path_type=Path), default="data/packed", help="Folder to write.")
+@click.option(
+    "-o", "--out", default="data/packed", help="Folder to write, or an address that fsspec knows (s3://bucket/packed)."
+)
 @click.option(
     "--mix",
     multiple=True,
@@ -150,9 +152,16 @@ def _segments(text: str) -> int | None:
 @click.option("--force", is_flag=True, help="Replace another build in the folder.")
 @click.option("--dry-run", is_flag=True, help="Print the resolved options as a --config file and stop.")
 @click.option("--quiet", is_flag=True, help="No progress and no report.")
+@cache_option
 @config_option
 def build(
-    dataset: tuple[str, ...], out: Path, mix: tuple[str, ...], dry_run: bool, quiet: bool, **options: object
+    dataset: tuple[str, ...],
+    out: str,
+    mix: tuple[str, ...],
+    dry_run: bool,
+    quiet: bool,
+    cache: Path | None,
+    **options: object,
 ) -> None:
     """Pack DATASET (hub name, files or folders; default HuggingFaceH4/ultrachat_200k) into rows.
 
@@ -166,7 +175,7 @@ def build(
 
     config = BuildConfig(
         datasets=dataset,
-        out=out,
+        out=Path(out),
         eval_fraction=_share(str(options.pop("eval_fraction")), "--eval-fraction"),
         max_loss=_share(str(options.pop("max_loss")), "--max-loss"),
         max_segments=_segments(str(options.pop("max_segments"))),
@@ -180,7 +189,12 @@ def build(
             nl=False,
         )
         return
-    manifest = run_build(config, console_progress(quiet=quiet))
+    if "://" in out:
+        from packer.at_address import build_to
+
+        manifest = build_to(out, config, console_progress(quiet=quiet), cache=cache)
+    else:
+        manifest = run_build(config, console_progress(quiet=quiet))
     if not quiet:
         print_build(manifest, out)
 

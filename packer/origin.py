@@ -34,20 +34,7 @@ def finished(config: BuildConfig, origin: Origin) -> Manifest | None:
     if config.force or not (config.out / MANIFEST_NAME).is_file():
         return None
     there = load_manifest(config.out)
-    pairs: dict[str, tuple[object, object]] = {
-        "packer version": (there.packer_version, packer.__version__),
-        "capacity": (there.capacity, config.capacity),
-        "shard rows": (there.shard_rows, config.rows_a_shard),
-        "align": (there.align, config.align),
-        "strategy": (there.strategy, config.strategy),
-        "seed": (there.seed, config.seed),
-        "tokenizer": (there.tokenizer.digest, origin.tokenizer.digest),
-        "chat template": (there.chat_template, origin.chat_template),
-        "sources": (_bare(there.sources), _bare(origin.sources)),
-        "token store": ((config.out / "tokens").is_dir(), config.token_store),
-        **{name.replace("_", " "): (there.options.get(name), value) for name, value in config.row_options().items()},
-    }
-    changed = [name for name, (old, new) in pairs.items() if old != new]
+    changed = differences(there, config, origin, token_store=(config.out / "tokens").is_dir())
     if changed:
         raise UserError(
             f"{config.out} holds another build (other {', '.join(changed)})",
@@ -62,6 +49,24 @@ def finished(config: BuildConfig, origin: Origin) -> Manifest | None:
         if not (config.out / name).exists():
             raise UserError(f"{config.out}: {name} is missing from a finished build", "build it again with --force")
     return there
+
+
+def differences(there: Manifest, config: BuildConfig, origin: Origin, *, token_store: bool) -> list[str]:
+    """What is other about a finished build than about the one that is asked for, in words; token_store: whether it has one."""
+    pairs: dict[str, tuple[object, object]] = {
+        "packer version": (there.packer_version, packer.__version__),
+        "capacity": (there.capacity, config.capacity),
+        "shard rows": (there.shard_rows, config.rows_a_shard),
+        "align": (there.align, config.align),
+        "strategy": (there.strategy, config.strategy),
+        "seed": (there.seed, config.seed),
+        "tokenizer": (there.tokenizer.digest, origin.tokenizer.digest),
+        "chat template": (there.chat_template, origin.chat_template),
+        "sources": (_bare(there.sources), _bare(origin.sources)),
+        "token store": (token_store, config.token_store),
+        **{name.replace("_", " "): (there.options.get(name), value) for name, value in config.row_options().items()},
+    }
+    return [name for name, (old, new) in pairs.items() if old != new]
 
 
 def _bare(sources: tuple[Source, ...]) -> tuple[Source, ...]:

@@ -15,12 +15,13 @@ from packer.stats import Stats
 from packer.terminal import new_console, new_table
 
 
-def print_build(manifest: Manifest, folder: Path) -> None:
+def print_build(manifest: Manifest, place: str | Path) -> None:
     """The ledger, which encoder was used and why, and where the rows lie."""
     console = new_console()
     _ledger(console, manifest)
-    log = json.loads((folder / "build-log.json").read_text(encoding="utf-8"))
-    console.print(Text(f"encoder: {log['encoder']} ({log['encoder_reason']})"))
+    if (path := Path(place) / "build-log.json").is_file():
+        log = json.loads(path.read_text(encoding="utf-8"))
+        console.print(Text(f"encoder: {log['encoder']} ({log['encoder_reason']})"))
     for name, split in sorted(manifest.splits.items(), reverse=True):
         slots = split.rows * manifest.capacity
         console.print(
@@ -29,7 +30,7 @@ def print_build(manifest: Manifest, folder: Path) -> None:
                 f"{split.rows - split.lower_bound_rows} above the lower bound of {split.lower_bound_rows:,}"
             )
         )
-    console.print(Text(f"{printable(str(folder))}: see `packer stats {printable(str(folder))}`"))
+    console.print(Text(f"{printable(str(place))}: see `packer stats {printable(str(place))}`"))
 
 
 def print_stats(stats: Stats) -> None:

@@ -548,3 +548,31 @@ def test_the_sample_trains_from_an_address_by_the_commands_alone(built: Path, pu
         losses.append([json.loads(line)["loss"] for line in lines if '"loss"' in line])
     assert len(losses[0]) == 2
     assert losses[0] == losses[1]
+
+
+def test_a_build_goes_to_an_address_by_the_command_and_again_is_nothing_to_do(
+    built: Path, bucket, tmp_path: Path, cache: Path
+) -> None:
+    def build(*more: object) -> subprocess.CompletedProcess[str]:
+        arguments = ["build", SAMPLE, "--tokenizer", TINY, "--capacity", "4096", "--shard-rows", "16"]
+        arguments += ["--eval-fraction", "1/10", "-o", ADDRESS, "--cache", cache, *more]
+        return run_module("packer", arguments, cwd=tmp_path)
+
+    first = build()
+    assert (first.returncode, first.stderr.count("error")) == (0, 0), first.stderr
+    assert rows_of(packer.open(ADDRESS, cache=cache)) == rows_of(packer.open(built))
+    assert not any((cache / "builds").iterdir())
+    objects = {entry["Key"]: entry["LastModified"] for entry in bucket.list_objects_v2(Bucket="bucket")["Contents"]}
+    again = build()
+    assert again.returncode == 0
+    assert "already holds this build" in again.stderr
+    assert objects == {
+        entry["Key"]: entry["LastModified"] for entry in bucket.list_objects_v2(Bucket="bucket")["Contents"]
+    }
+    other = build("--seed", "1")
+    assert (other.returncode, other.stderr.splitlines()[0]) == (
+        2,
+        f"error: {ADDRESS} holds another build (other seed)",
+    )
+    assert build("--seed", "1", "--force").returncode == 0
+    assert packer.open(ADDRESS, cache=cache).manifest.seed == 1
