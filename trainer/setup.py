@@ -18,6 +18,7 @@ from packer.errors import UserError
 from packer.manifest import Manifest
 from trainer import checkpoint
 from trainer.batch import Shape
+from trainer.companions import keep_companions
 from trainer.metrics import MetricsFile
 from trainer.model import PackedModel, plan_model, try_out
 from trainer.optim import make_optimizer
@@ -66,6 +67,7 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     units = shard(model, model.blocks, dtype=dtype, ranks=ranks, replicas=config.replicas)
     ranks.together(lambda: fill(model, model.model, weights, ranks.device))
     ranks.together(lambda: try_out(model, prepared.model, ranks.device))
+    ranks.together(lambda: keep_companions(prepared, model.model) if ranks.first else None)
     _introduce(prepared, model, ranks, say)
     for label, text in (*compared, *_dropout(model)):
         say(label, text)

@@ -15,6 +15,8 @@ from packer.digest import digest_words
 from packer.errors import UserError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_BESIDE = (".json", ".jinja", ".txt", ".model")
+_PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 # What a config.json may say differently and still describe the same model: who wrote it, where it lay, how it is to be run.
 _VOLATILE = frozenset(
     {"transformers_version", "_name_or_path", "name_or_path", "torch_dtype", "dtype", "use_cache", "architectures"}
@@ -131,6 +133,20 @@ def model_file(source: str, name: str, *, fetch: bool) -> Path | None:
         return Path(hf_hub_download(source, name)) if fetch else None
     except (OSError, HFValidationError):
         return None
+
+
+def companion_files(source: str) -> list[Path]:
+    """Of a model that is a folder or has been fetched: what lies beside its weights and is to go with them (configs, tokenizer, templates)."""
+    for name in _PROCESSORS:
+        model_file(source, name, fetch=True)
+    config = model_file(source, "config.json", fetch=True)
+    beside = [] if config is None else sorted(config.parent.iterdir())
+    return [path for path in beside if path.is_file() and path.suffix in _BESIDE and not _of_other_weights(path.name)]
+
+
+def _of_other_weights(name: str) -> bool:
+    """The index of weights in another form: pytorch_model.bin.index.json."""
+    return name.endswith(".index.json") and name != INDEX
 
 
 def read_config(source: str, *, fetch: bool) -> dict[str, object] | None:

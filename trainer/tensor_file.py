@@ -7,8 +7,9 @@ places counted from the header's end), then the tensors' bytes, row-major and li
 
     stored = read_header(path)["model.norm.weight"]
     read_rows(stored, 0, 16)
-    with TensorWriter(path, [entry("model.norm.weight", torch.bfloat16, (32,))]) as writer:
-        writer.add(tensor)
+    writer = TensorWriter(path, [entry("model.norm.weight", torch.bfloat16, (32,))])
+    writer.add("model.norm.weight", tensor)
+    writer.finish()
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -153,10 +153,9 @@ def _read_into(stored: Stored, at: int, view: memoryview) -> None:
 
 
 class TensorWriter:
-    """Writes one file: the entries are named first, their tensors given in the same order. Durable when left without an error."""
+    """Writes one file: the entries are named first, then their tensors given in any order. Whole and durable once closed without an error."""
 
     def __init__(self, path: Path, entries: Sequence[Entry]) -> None:
-        self._left = list(reversed(entries))
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
         at = 0
         for each in entries:
@@ -164,38 +163,44 @@ class TensorWriter:
             at += each.nbytes
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8
+        self._left = {each.name: each for each in entries}
+        self._places: dict[str, int] = {}
+        begin = 8 + len(text)
+        for each in entries:
+            self._places[each.name] = begin
+            begin += each.nbytes
         self._file: io.FileIO = path.open("wb", buffering=0)
-        self._write(memoryview(len(text).to_bytes(8, "little") + text))
+        self._write(0, memoryview(len(text).to_bytes(8, "little") + text))
 
-    def __enter__(self) -> TensorWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                assert not self._left, f"{self._left[-1].name} was not written"
-                os.fsync(self._file.fileno())
-        finally:
-            self._file.close()
-
-    def add(self, tensor: Tensor) -> None:
-        """The next tensor, cast to the entry's dtype a piece at a time; its shape must be the entry's."""
-        each = self._left.pop()
-        assert tuple(tensor.shape) == each.shape, f"{each.name} is {tuple(tensor.shape)}"
+    def add(self, name: str, tensor: Tensor) -> None:
+        """Writes a tensor, cast to its entry's dtype a piece at a time; its shape must be the entry's."""
+        each, at = self._left.pop(name), self._places[name]
+        assert tuple(tensor.shape) == each.shape, f"{name} is {tuple(tensor.shape)}"
         flat, dtype = tensor.reshape(-1), DTYPES[each.code]
         step = _PIECE // 8
         for start in range(0, flat.numel(), step):
-            self._write(_bytes(flat[start : start + step].to("cpu", dtype).contiguous()))
+            at = self._write(at, _bytes(flat[start : start + step].to("cpu", dtype).contiguous()))
 
     def copy(self, stored: Stored) -> None:
-        """The next tensor, byte for byte from another file."""
-        each = self._left.pop()
+        """Writes a tensor of another file, byte for byte."""
+        each, at = self._left.pop(stored.name), self._places[stored.name]
         assert (each.code, each.shape, each.nbytes) == (stored.code, stored.shape, stored.nbytes), each.name
-        for at in range(0, stored.nbytes, _PIECE):
-            piece = memoryview(bytearray(min(_PIECE, stored.nbytes - at)))
-            _read_into(stored, at, piece)
-            self._write(piece)
+        for start in range(0, stored.nbytes, _PIECE):
+            piece = memoryview(bytearray(min(_PIECE, stored.nbytes - start)))
+            _read_into(stored, start, piece)
+            at = self._write(at, piece)
 
-    def _write(self, view: memoryview) -> None:
+    def finish(self) -> None:
+        """Makes the file durable; every tensor must have been given."""
+        assert not self._left, f"{min(self._left)} was not written"
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Lets go of the file, whole or not."""
+        self._file.close()
+
+    def _write(self, at: int, view: memoryview) -> int:
         while len(view):
-            view = view[self._file.write(view) :]
+            written = os.pwrite(self._file.fileno(), view, at)
+            at, view = at + written, view[written:]
+        return at
