@@ -89,8 +89,7 @@ def export(
     record = read_record(checkpoint)
     _verify(checkpoint, record)
     config = _config(run)
-    own = config.dtype if config.dtype in _DTYPES.values() else torch.float32
-    kind = own if dtype == "auto" else _DTYPES[dtype]
+    kind = _DTYPES[dtype] if dtype != "auto" else _own_dtype(config)
     # A class may keep some of its tensors in float32 (decays), whatever the dtype, so it is asked.
     draft = build_empty(config, kind, "eager", str(run))
     saved = SavedModel(checkpoint)
@@ -166,9 +165,14 @@ def _config(run: Path) -> PretrainedConfig:
     if not (folder / CONFIG).is_file():
         raise UserError(
             f"{folder / CONFIG}: not there, so it is not known what model the weights belong to",
-            "restore it, or start the run's own command again, which writes it",
+            "restore it, or copy the base model's there",
         )
     return read_config(str(folder))
+
+
+def _own_dtype(config: PretrainedConfig) -> torch.dtype:
+    said = config.dtype
+    return said if isinstance(said, torch.dtype) and said in _DTYPES.values() else torch.float32
 
 
 def _refuse_other_names(saved: SavedModel, draft: PreTrainedModel, checkpoint: Path) -> None:
