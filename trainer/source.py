@@ -88,26 +88,21 @@ def _weight_file(source: str, name: str) -> Path | None:
     folder = Path(source)
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(hf_hub_download(source, name))
+        found = try_to_load_from_cache(source, name)
+        return Path(found if isinstance(found, str) else hf_hub_download(source, name))
     except LocalEntryNotFoundError as error:
-        if _known_absent(source, name):
+        # Fetched before in several files, and now there is no network to say that there is no single one.
+        if name == WEIGHTS and isinstance(try_to_load_from_cache(source, INDEX), str):
             return None
         raise _out_of_reach(source, name, error) from None
     except EntryNotFoundError:
         return None
     except (OSError, HFValidationError) as error:
         raise _out_of_reach(source, name, error) from None
-
-
-def _known_absent(source: str, name: str) -> bool:
-    """Whether the model was fetched before in several files, and now there is no network to say that there is no single one."""
-    from huggingface_hub import try_to_load_from_cache
-
-    return name == WEIGHTS and isinstance(try_to_load_from_cache(source, INDEX), str)
 
 
 def _out_of_reach(source: str, name: str, error: Exception) -> UserError:

@@ -60,7 +60,9 @@ def measure(source: Path, init: str, ranks: Ranks) -> None:
     packed = loaded(source, init, ranks)
     rise = memory("VmHWM") - before
     parts = [parameter.to_local() for parameter in packed.parameters()]  # type: ignore[attr-defined]
-    print(json.dumps({"rise": rise, "shard": sum(part.nbytes for part in parts)}), flush=True)
+    seen = ranks.gather_objects({"rise": rise, "shard": sum(part.nbytes for part in parts)})
+    if ranks.first:
+        print("\n".join(map(json.dumps, seen)), flush=True)
 
 
 def main(folder: Path, wishes: list[str]) -> None:

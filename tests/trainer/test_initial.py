@@ -61,12 +61,12 @@ def test_the_generator_is_left_as_it_was() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
-def lose_a_norm(self: LlamaForCausalLM, module: nn.Module, stock: Callable[[nn.Module], None]) -> None:
+def lose_a_norm(_: LlamaForCausalLM, module: nn.Module, stock: Callable[[nn.Module], None]) -> None:
     if "RMSNorm" not in type(module).__name__:
         stock(module)
 
 
-def lose_a_frequency(self: LlamaForCausalLM, module: nn.Module, stock: Callable[[nn.Module], None]) -> None:
+def lose_a_frequency(_: LlamaForCausalLM, module: nn.Module, stock: Callable[[nn.Module], None]) -> None:
     if "Rotary" not in type(module).__name__:
         stock(module)
 

@@ -17,8 +17,12 @@ from packer.errors import UserError
 from tests.support import ROOT
 from tests.trainer import loading_script
 from tests.trainer.checkpoints import FAMILIES, saved, vision_language
+from tests.trainer.shards_fixture import VOCAB, random_rows, write_corpus
 from tests.trainer.tiny_models import VOCABULARY, write_config
+from trainer import RunConfig, run
 from trainer.model import Init, PackedModel, load_model
+from trainer.record import newest
+from trainer.saved import SavedModel
 
 RANKS = 3  # divides neither the vocabulary (61) nor the experts (4): parts are uneven, and one rank has no expert
 PRETRAINED = ("llama", "qwen3_next", "olmo_hybrid", "vision")
@@ -274,3 +278,46 @@ def test_a_weight_that_the_library_renames_is_not_mistaken_for_another(tmp_path:
         metadata={"format": "pt"},
     )
     assert differing(load(source).model.state_dict(), stock(source).state_dict()) == []
+
+
+# The same in a whole run, where the model is sharded before it has weights.
+
+
+def started(source: Path, folder: Path, **more: object) -> int:
+    write_corpus(folder / "packed", rows=random_rows(4, seed=0))
+    wishes: dict[str, object] = {"steps": 1, "rows_per_step": 1, "out": str(folder / "run"), **more}
+    return run(RunConfig(shards=str(folder / "packed"), model=str(source), **wishes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "stablelm"}, "was called without `segments`"),
+        ({"model_type": "hyperclovax", "logits_scaling": 4.0}, "more between hidden states and logits"),
+    ],
+    ids=["stablelm", "hyperclovax"],
+)
+def test_a_sharded_model_is_tried_out_before_it_is_trained(
+    config: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    source = Path(write_config(tmp_path / "model", {**FAMILIES["llama"], "vocab_size": VOCAB, **config}))
+    with pytest.raises(UserError, match=words):
+        started(source, tmp_path, init="random")
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen3_next"])
+def test_a_sharded_model_that_computes_in_bfloat16_is_trained_and_keeps_float32_weights(
+    name: str, tmp_path: Path
+) -> None:
+    source = saved(name, tmp_path, vocab_size=VOCAB)
+    assert started(source, tmp_path, dtype="bf16", activation_checkpointing="selective") == 0
+    assert all(SavedModel(newest(tmp_path / "run")).read(key).dtype == torch.float32 for key in ("model.norm.weight",))
+
+
+def test_a_run_on_an_incomplete_checkpoint_ends_before_a_weight_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = rewritten(saved("llama", tmp_path, vocab_size=VOCAB), model__norm__weight=None)
+    monkeypatch.setattr("trainer.tensor_file._read_into", lambda *_: pytest.fail("a tensor was read"))
+    with pytest.raises(UserError, match=r"lacks 1 weights of its model, the first model\.norm\.weight"):
+        started(source, tmp_path)
