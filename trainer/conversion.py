@@ -12,7 +12,7 @@ read, and then tensor by tensor.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -54,24 +54,28 @@ class Recipe:
         return [name for _, name in self.sources]
 
     @property
-    def by_entry(self) -> int:
-        """Where entry i of what is made needs only entry i of each pattern's sources (experts that are stacked): how many there are; else 0."""
+    def by_entry(self) -> bool:
+        """Whether entry i of what is made needs only the i-th source of each pattern: experts that lie one by one and are stacked."""
         if self.converter is None or len(self.shapes) != 1:
-            return 0
+            return False
         first, *others = self.converter.operations
-        counts = {len(self._of(pattern)) for pattern, _ in self.sources}
-        stacked = isinstance(first, MergeModulelist) and first.dim == 0 and len(counts) == 1
+        stacked = isinstance(first, MergeModulelist) and first.dim == 0
         kept = all(isinstance(each, Concatenate) and each.dim != 0 for each in others)
-        return counts.pop() if stacked and kept else 0
+        return stacked and kept and len({len(names) for names in self._by_pattern().values()}) == 1
 
-    def entry(self, number: int) -> Recipe:
-        """The recipe of entry `number` alone, as a stack of one."""
-        chosen = {pattern: self._of(pattern)[number] for pattern, _ in self.sources}
+    def entries(self, start: int, stop: int) -> Iterator[tuple[int, Recipe]]:
+        """The recipes of single entries, each as a stack of one."""
+        by_pattern = self._by_pattern()
         shapes = {name: (1, *shape[1:]) for name, shape in self.shapes.items()}
-        return Recipe(name=self.name, sources=tuple(chosen.items()), converter=self.converter, shapes=shapes)
+        for number in range(start, stop):
+            sources = tuple((pattern, names[number]) for pattern, names in by_pattern.items())
+            yield number, Recipe(name=self.name, sources=sources, converter=self.converter, shapes=shapes)
 
-    def _of(self, pattern: str) -> list[str]:
-        return [name for each, name in self.sources if each == pattern]
+    def _by_pattern(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for pattern, name in self.sources:
+            found.setdefault(pattern, []).append(name)
+        return found
 
     def make(self, model: PreTrainedModel, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         """What it makes of its sources' tensors, by name. model: of the draft, whose shapes some operations ask for."""

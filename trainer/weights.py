@@ -93,8 +93,7 @@ class Pretrained:
     def _read_by_entry(self, recipe: Recipe, target: Tensor) -> None:
         start, count = rows_of(target)
         local = _local(target)
-        for number in range(start, start + count):
-            entry = recipe.entry(number)
+        for number, entry in recipe.entries(start, start + count):
             made = entry.make(self.draft, [read_whole(self.stored[source]) for source in entry.names])[recipe.name]
             _finite(made, self.source, recipe.name)
             local[number - start].copy_(made[0])

@@ -23,9 +23,10 @@ from trainer.segments import Segments
 from trainer.weights import fill
 
 SEED = 3
+REPLICATED = "qwen3"  # of this one every rank holds the whole
 
 
-def loaded(source: Path, init: str, ranks: Ranks, *, dtype: torch.dtype = torch.float32) -> PackedModel:
+def loaded(source: Path, init: str, ranks: Ranks, *, replicas: int = 1) -> PackedModel:
     """As `trainer.setup` does it."""
     packed, weights = plan_model(
         str(source),
@@ -37,7 +38,7 @@ def loaded(source: Path, init: str, ranks: Ranks, *, dtype: torch.dtype = torch.
         vocab_at_least=1,
     )
     checkpoint_blocks(packed.blocks, "full")
-    shard(packed, packed.blocks, dtype=dtype, ranks=ranks)
+    shard(packed, packed.blocks, dtype=torch.float32, ranks=ranks, replicas=replicas)
     fill(packed, packed.model, weights, ranks.device)
     return packed
 
@@ -69,7 +70,8 @@ def main(folder: Path, wishes: list[str]) -> None:
     with start_ranks() as ranks:
         for wish in wishes:
             source, init = wish.split("=")
-            packed = loaded(folder / source, init, ranks)
+            replicas = ranks.world if source == REPLICATED else 1
+            packed = loaded(folder / source, init, ranks, replicas=replicas)
             before = {name: whole(value) for name, value in packed.model.state_dict().items()}
             buffers = {name: value.clone() for name, value in packed.model.named_buffers()}
             try_out(packed, source, ranks.device)
