@@ -1,20 +1,15 @@
 """Configs and models, read and built by transformers, with what it raises turned into words for a person.
 
 config = read_config("Qwen/Qwen3-0.6B")
-model, unused = read_weights("Qwen/Qwen3-0.6B", config, torch.float32, attention)
+draft = build_empty(config, torch.float32, attention, "Qwen/Qwen3-0.6B")
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from packer.errors import UserError
@@ -38,7 +33,7 @@ _NOT_FOR_IT = (
 
 
 def read_config(source: str) -> PretrainedConfig:
-    """The config of a hub name or folder, its cache and router losses off; raises UserError where it cannot be had."""
+    """The config of a hub name or folder; raises UserError where it cannot be had, or says that the weights are quantized."""
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except _NOT_FOR_IT as error:
@@ -48,16 +43,29 @@ def read_config(source: str) -> PretrainedConfig:
             "check the name, the network and the transformers version; models that need their own code are not supported",
         ) from error
     text = config.get_text_config(decoder=True)
+    for each in (config, text):
+        if getattr(each, "quantization_config", None) is not None:
+            raise UserError(
+                f"{source}: its weights are quantized, and training needs them whole",
+                "give the checkpoint that it was made from",
+            )
+    return config
+
+
+def for_training(config: PretrainedConfig) -> PretrainedConfig:
+    """A copy with cache and router losses off."""
+    config = type(config).from_dict(config.to_dict())
+    text = config.get_text_config(decoder=True)
     text.use_cache = False
     if getattr(text, "output_router_logits", False):
         text.output_router_logits = False  # the router's loss is not part of the objective, so its logits are not kept
     return config
 
 
-def build(config: PretrainedConfig, dtype: torch.dtype, attention: str, source: str) -> PreTrainedModel:
-    """The model with weights as its class initialises them. The config is copied: transformers writes into it."""
+def build_empty(config: PretrainedConfig, dtype: torch.dtype, attention: str, source: str) -> PreTrainedModel:
+    """The model on the meta device. Of a checkpoint that holds more than a language model, that part. The config is copied: transformers writes into it."""
     try:
-        with isolating(config.model_type):
+        with isolating(config.model_type), torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]  # untyped in transformers
                 type(config).from_dict(config.to_dict()),
                 dtype=dtype,
@@ -84,56 +92,6 @@ def _not_buildable(source: str, config: PretrainedConfig, error: Exception) -> U
         if isinstance(error, ImportError)
         else "choose a model that AutoModelForCausalLM knows, or mend its config.json",
     )
-
-
-def read_weights(
-    source: str, config: PretrainedConfig, dtype: torch.dtype, attention: str
-) -> tuple[PreTrainedModel, tuple[str, ...]]:
-    """The model with the weights of `source`, and names of weights it has no place for; raises UserError on missing, damaged or misshapen ones."""
-    try:
-        with isolating(config.model_type), _quiet():
-            loaded = AutoModelForCausalLM.from_pretrained(
-                source,
-                config=config,
-                dtype=dtype,
-                attn_implementation=attention,
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # refused below, by name
-            )
-    except (SafetensorError, *_NOT_FOR_IT) as error:
-        raise UserError(
-            f"the weights of {source} cannot be read: {one_line(error)}",
-            "check the folder or the network, or start from random weights with --init random",
-        ) from error
-    model, info = cast("tuple[PreTrainedModel, dict[str, set[str]]]", loaded)
-    misshapen = sorted(info["mismatched_keys"])
-    if misshapen:
-        name, there, here = cast("tuple[str, tuple[int, ...], tuple[int, ...]]", misshapen[0])
-        raise UserError(
-            f"{source}: {len(misshapen)} weights have not the shape that its config.json says, the first is {name}: {list(there)} in the file, "
-            f"{list(here)} by the config",
-            "give the config.json that belongs to the weights, or start all from random with --init random",
-        )
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise UserError(
-            f"{source} lacks {len(missing)} weights of its model, the first {missing[0]}; they would start at random",
-            "give a complete checkpoint, or start all from random with --init random",
-        )
-    return model, tuple(sorted(info["unexpected_keys"]))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the library's report of missing and misshapen weights: we say it ourselves, in one line."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def one_line(error: BaseException) -> str:

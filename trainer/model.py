@@ -1,7 +1,8 @@
 """A transformers causal LM that takes packed rows and gives the sum of its loss.
 
-`load_model` reads the config, builds the model once without memory to see whether every layer of it can keep segments apart and which kernels it
-needs, and only then makes or reads weights. `PackedModel` runs the library's backbone on the flattened row and our loss on the output
+`plan_model` reads the config, builds the model without memory, sees whether every layer of it can keep segments apart, which kernels it needs and where
+its weights come from. It is then sharded, `fill` gives it memory and weights, and `try_out` runs it once; `load_model` is all of that for a model that is not
+sharded. `PackedModel` runs the library's backbone on the flattened row and our loss on the output
 embedding, so logits of unsupervised tokens are never made and a mixture of experts adds no router loss.
 
     model = load_model("Qwen/Qwen3-0.6B", init="pretrained", seed=0, dtype=torch.bfloat16, kernels="auto", device="cuda", vocab_at_least=151669)
@@ -10,23 +11,28 @@ embedding, so logits of unsupervised tokens are never made and a mixture of expe
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from collections.abc import Callable
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from transformers import PreTrainedModel
 
 from packer.errors import UserError
 from trainer.isolate import SegmentedDelta, bind, register_attention
 from trainer.kernels import Choice, Mode, resolve
 from trainer.kernels.loss import cross_entropy_sum
-from trainer.library import build, one_line, read_config, read_weights
+from trainer.library import build_empty, for_training, one_line, read_config
 from trainer.masks import learn_windows
 from trainer.refuse import decoder_blocks, mixers
 from trainer.segments import LostSegmentsError, Segments
-from trainer.source import check_source
+from trainer.source import check_source, weight_files
+from trainer.tensor_file import read_header
+from trainer.weights import Random, Weights, fill, plan_weights
 
 Init = Literal["pretrained", "random"]
+_Result = TypeVar("_Result")
 
 
 class PackedModel(nn.Module):
@@ -92,6 +98,10 @@ class PackedModel(nn.Module):
         hidden: Tensor = out.last_hidden_state
         return hidden
 
+    def gathered(self, work: Callable[[], _Result]) -> _Result:
+        """What `work` returns, called where `forward` would be: in a sharded model, with the weights of its root whole."""
+        return work()
+
     def logits(
         self, input_ids: Tensor | None, position_ids: Tensor, segments: Segments, *, inputs_embeds: Tensor | None = None
     ) -> Tensor:
@@ -106,7 +116,7 @@ class PackedModel(nn.Module):
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
 
-def load_model(
+def plan_model(
     source: str,
     *,
     init: Init,
@@ -115,19 +125,18 @@ def load_model(
     kernels: Mode,
     device: torch.device | str,
     vocab_at_least: int,
-) -> PackedModel:
-    """A hub name or folder → a model for packed rows on `device`, weights stored in `dtype`, in training mode.
+) -> tuple[PackedModel, Weights]:
+    """A hub name or folder → a model for packed rows without memory, to be stored in `dtype` and computed on `device`, and where its weights come from.
 
-    init random takes nothing but config.json and the seed (the same weights on every rank). vocab_at_least is one more than the largest token id in
-    the data. Raises UserError where the source, its layers, its vocabulary or a kernel will not do; weights are read only after all else is well.
+    init random takes nothing but config.json and the seed. vocab_at_least is one more than the largest token id in the data. Raises UserError where the
+    source, its layers, its vocabulary, a kernel, or the names and shapes of its weights will not do; no weight has been read by then.
     """
     device = torch.device(device)
     check_source(source, init=init)
-    config = read_config(source)
-    with torch.device("meta"):
-        draft = build(config, dtype, register_attention(_unresolved, "unresolved"), source)
+    config = for_training(read_config(source))
+    draft = build_empty(config, dtype, register_attention(_unresolved, "unresolved"), source)
     found = mixers(draft)
-    decoder_blocks(draft)
+    blocks = decoder_blocks(draft)
     rows = cast(nn.Embedding, draft.get_input_embeddings()).num_embeddings
     if vocab_at_least > rows:
         raise UserError(
@@ -138,44 +147,79 @@ def load_model(
     attention, choice = resolve("attention", kernels, device)
     name = register_attention(attention, choice.kernel if choice.kernel == "reference" else "fused")
     layers = [choice] if any(not isinstance(module, SegmentedDelta) for module in found.values()) else []
-    if init == "random":
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = build(config, dtype, name, source)
-        unused: tuple[str, ...] = ()
-    else:
-        model, unused = read_weights(source, config, dtype, name)
+    model = build_empty(config, dtype, name, source)
     if any(isinstance(module, SegmentedDelta) for module in found.values()):
         delta, delta_choice = resolve("delta", kernels, device)
         conv, conv_choice = resolve("conv", kernels, device)
         bind(model, delta, conv)
         layers += [delta_choice, conv_choice]
-    packed = PackedModel(model, layers=tuple(layers), unused_weights=unused).to(device)
+    weights: Weights
+    if init == "random":
+        weights = Random(draft=draft, blocks=blocks, seed=seed)
+    else:
+        stored = {name: each for file in weight_files(source) for name, each in read_header(file).items()}
+        weights = plan_weights(source, draft, blocks, stored)
+    return PackedModel(model, layers=tuple(layers), unused_weights=weights.unused), weights
+
+
+def load_model(
+    source: str,
+    *,
+    init: Init,
+    seed: int,
+    dtype: torch.dtype,
+    kernels: Mode,
+    device: torch.device | str,
+    vocab_at_least: int,
+) -> PackedModel:
+    """`plan_model`, and the weights, whole on `device`, tried out and in training mode."""
+    packed, weights = plan_model(
+        source, init=init, seed=seed, dtype=dtype, kernels=kernels, device=device, vocab_at_least=vocab_at_least
+    )
+    fill(packed, packed.model, weights, torch.device(device))
+    try_out(packed, source, torch.device(device))
+    return packed
+
+
+def try_out(packed: PackedModel, source: str, device: torch.device) -> None:
+    """Two segments of two tokens through the model, sharded or not: every rank calls it. Leaves it in training mode.
+
+    Every layer must hear of the segments, see what its own mask lets it see, and our way to logits must be the model's own. Raises UserError.
+    """
+    model = packed.model
+    # What the root of a sharded model holds is gathered for its forward alone, and these are others.
+    register_fsdp_forward_method(packed, "gathered")
+    packed.eval()
     try:
-        _try_out(packed.eval())
+        # Compiled blocks are left for rows of the run's own shape: a second shape would make a second graph, for all shapes.
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            _try_out(packed, device)
     except LostSegmentsError as error:
-        name = type(model).__name__
-        raise UserError(f"{name} cannot be trained on packed rows: {error}", "choose another --model") from error
+        raise UserError(
+            f"{type(model).__name__} cannot be trained on packed rows: {error}", "choose another --model"
+        ) from error
     except (RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError) as error:
         raise UserError(
-            f"{source} ({config.model_type}) cannot run on a packed row: {one_line(error)}", "choose another --model"
+            f"{source} ({model.config.model_type}) cannot run on a packed row: {one_line(error)}",
+            "choose another --model",
         ) from error
-    return packed.train()
+    for module in packed.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # the root is left gathered after a forward, and the optimiser wants this rank's part
+    packed.train()
 
 
 def _unresolved(*_: object, **__: object) -> Tensor:
     raise RuntimeError("a draft on the meta device cannot run")
 
 
-def _try_out(packed: PackedModel) -> None:
-    """Two segments of two tokens through the model: every layer must hear of the segments, see what its own mask lets it see, and our way to
-    logits must be the model's own."""
-    device = packed.head.device
+def _try_out(packed: PackedModel, device: torch.device) -> None:
     segments = Segments.from_lengths([2, 2]).to(device)
     ids = torch.tensor([[0, 1, 0, 1]], device=device)  # and, as it happens, their positions
-    with torch.no_grad():
-        theirs = packed.model(input_ids=ids, position_ids=ids, use_cache=False, segments=segments).logits.float()
-        ours = packed.logits(ids, ids, segments).float()
+    theirs = packed.gathered(
+        lambda: packed.model(input_ids=ids, position_ids=ids, use_cache=False, segments=segments).logits
+    ).float()
+    ours = packed.gathered(lambda: packed.logits(ids, ids, segments)).float()
     if not bool(theirs.isfinite().all()):
         raise UserError(
             f"{type(packed.model).__name__}: its weights give logits that are not finite", "look at its weights"
@@ -187,7 +231,8 @@ def _try_out(packed: PackedModel) -> None:
             f"(ours differ by {difference:.0%})",
             "choose another --model",
         )
-    learnt = learn_windows(packed.model, Segments.from_lengths([4]).to(device))
+    one = Segments.from_lengths([4]).to(device)
+    learnt = packed.gathered(lambda: learn_windows(packed.model, one))
     if learnt:
         path, window = next(iter(learnt.items()))
         packed.notes += (

@@ -18,8 +18,9 @@ from packer.errors import UserError
 from packer.manifest import Manifest
 from trainer import checkpoint
 from trainer.batch import Shape
+from trainer.companions import keep_companions
 from trainer.metrics import MetricsFile
-from trainer.model import PackedModel, load_model
+from trainer.model import PackedModel, plan_model, try_out
 from trainer.optim import make_optimizer
 from trainer.parallel import checkpoint_blocks, shard
 from trainer.prepare import Counts, Prepared, check_targets, describe, fits_model
@@ -28,6 +29,8 @@ from trainer.record import Record, changed_options, read_record, record
 from trainer.run_folder import write_options
 from trainer.same_tokenizer import check_tokenizer
 from trainer.say import Say
+from trainer.source import weight_files
+from trainer.weights import Weights, fill
 
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.AlphaDropout)
 
@@ -51,18 +54,23 @@ class Ready:
 
 
 def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *, config_digest: str) -> Ready:
-    """Reads the counts, loads and shards the model, goes back to a checkpoint, opens the run's folder; every rank calls it."""
+    """Reads the counts, shards the model and fills it, goes back to a checkpoint, opens the run's folder; every rank calls it."""
     config = prepared.config
     counts = ranks.together(lambda: Counts.of(prepared.corpus))
     ranks.together(lambda: check_targets(prepared, counts))
     compared = ranks.together(lambda: check_tokenizer(prepared, fetch=True))
-    model = ranks.together(lambda: _load_model(prepared, ranks))
-    _introduce(prepared, model, ranks, say)
-    for label, text in (*compared, *_dropout(model)):
-        say(label, text)
+    if config.init == "pretrained":  # one rank of a machine fetches, the others find it there
+        ranks.together(lambda: weight_files(prepared.model) if ranks.local_rank == 0 else [])
+    model, weights = ranks.together(lambda: _plan_model(prepared, ranks))
     checkpoint_blocks(model.blocks, config.activation_checkpointing)
     dtype = torch.bfloat16 if config.dtype == "bf16" else torch.float32
     units = shard(model, model.blocks, dtype=dtype, ranks=ranks, replicas=config.replicas)
+    ranks.together(lambda: fill(model, model.model, weights, ranks.device))
+    ranks.together(lambda: try_out(model, prepared.model, ranks.device))
+    ranks.together(lambda: keep_companions(prepared, model.model) if ranks.first else None)
+    _introduce(prepared, model, ranks, say)
+    for label, text in (*compared, *_dropout(model)):
+        say(label, text)
     optimizer = make_optimizer(model, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
     saved = None if found is None else _go_back(prepared, model, optimizer, found, config_digest, ranks, say)
     start = 0 if saved is None else saved.step
@@ -98,9 +106,9 @@ def _manifests(prepared: Prepared) -> list[Manifest]:
     return [corpus.manifest for corpus in both if corpus is not None]
 
 
-def _load_model(prepared: Prepared, ranks: Ranks) -> PackedModel:
+def _plan_model(prepared: Prepared, ranks: Ranks) -> tuple[PackedModel, Weights]:
     config, manifests = prepared.config, _manifests(prepared)
-    model = load_model(
+    model, weights = plan_model(
         prepared.model,
         init=config.init,
         seed=config.seed,
@@ -111,7 +119,7 @@ def _load_model(prepared: Prepared, ranks: Ranks) -> PackedModel:
     )
     limit = getattr(model.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     fits_model(prepared, rows=None, positions=limit)
-    return model
+    return model, weights
 
 
 def _introduce(prepared: Prepared, model: PackedModel, ranks: Ranks, say: Say) -> None:
