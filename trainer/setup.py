@@ -18,10 +18,18 @@ from packer.errors import UserError
 from packer.manifest import Manifest
 from trainer import checkpoint
 from trainer.batch import Shape
+from trainer.config import RunConfig
 from trainer.metrics import MetricsFile
 from trainer.model import PackedModel, load_model
 from trainer.optim import make_optimizer
-from trainer.parallel import checkpoint_blocks, shard
+from trainer.parallel import (
+    checkpoint_blocks,
+    compile_blocks,
+    compute_in_float64,
+    master_dtype,
+    prove_compiler,
+    shard,
+)
 from trainer.prepare import Counts, Prepared, check_targets, describe, fits_model
 from trainer.ranks import Ranks
 from trainer.record import Record, changed_options, read_record, record
@@ -29,6 +37,8 @@ from trainer.run_folder import write_options
 from trainer.same_tokenizer import check_tokenizer
 from trainer.say import Say
 
+# Of --dtype, once `auto` is resolved.
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.AlphaDropout)
 
 
@@ -60,9 +70,9 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     _introduce(prepared, model, ranks, say)
     for label, text in (*compared, *_dropout(model)):
         say(label, text)
-    checkpoint_blocks(model.blocks, config.activation_checkpointing)
-    dtype = torch.bfloat16 if config.dtype == "bf16" else torch.float32
-    units = shard(model, model.blocks, dtype=dtype, ranks=ranks, replicas=config.replicas)
+    if config.cpu_offload and ranks.device.type == "cpu":
+        say("note", "--cpu-offload does nothing here: on a CPU all lies in the host's memory anyway")
+    units = _shard(model, config, ranks)
     optimizer = make_optimizer(model, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
     saved = None if found is None else _go_back(prepared, model, optimizer, found, config_digest, ranks, say)
     start = 0 if saved is None else saved.step
@@ -85,12 +95,26 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
             capacity=prepared.corpus.capacity,
             max_segments=prepared.max_segments,
             max_segment_len=prepared.max_segment_len,
+            weighted=config.loss_weighting == "example",
         ),
         metrics=metrics,
         start=start,
         skipped=0 if saved is None else saved.skipped,
         config_digest=config_digest,
     )
+
+
+def _shard(model: PackedModel, config: RunConfig, ranks: Ranks) -> list[FSDPModule]:
+    """Each wraps what the one before made: compilation, recomputation, sharding."""
+    dtype, blocks = DTYPES[config.dtype], model.blocks
+    if dtype == torch.float64:
+        compute_in_float64(model, blocks)
+    if config.compile:
+        ranks.together(lambda: prove_compiler(ranks.device))
+        compile_blocks(blocks)
+    if not (config.compile and config.activation_checkpointing == "selective"):
+        checkpoint_blocks(blocks, config.activation_checkpointing)
+    return shard(model, blocks, dtype=dtype, ranks=ranks, replicas=config.replicas, cpu_offload=config.cpu_offload)
 
 
 def _manifests(prepared: Prepared) -> list[Manifest]:
@@ -104,7 +128,7 @@ def _load_model(prepared: Prepared, ranks: Ranks) -> PackedModel:
         prepared.model,
         init=config.init,
         seed=config.seed,
-        dtype=torch.float32,
+        dtype=master_dtype(DTYPES[config.dtype]),
         kernels=config.kernels,
         device=ranks.device,
         vocab_at_least=max(max(manifest.max_token_id, manifest.pad_id) for manifest in manifests) + 1,
@@ -120,7 +144,7 @@ def _introduce(prepared: Prepared, model: PackedModel, ranks: Ranks, say: Say) -
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(
         "model",
-        f"{prepared.model} ({config.init}): {parameters:,} parameters, fp32 master weights, computing in {config.dtype} "
+        f"{prepared.model} ({config.init}): {parameters:,} parameters, {'fp64' if config.dtype == 'fp64' else 'fp32'} master weights, computing in {config.dtype} "
         f"on {ranks.device.type}, activation checkpointing {config.activation_checkpointing}",
     )
     if model.unused_weights:

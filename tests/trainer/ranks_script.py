@@ -79,11 +79,11 @@ def main(folder: Path) -> None:
             model, units, _ = sharded(config, ranks)
             work = work_of(config, ranks)
             loss = accumulate(
-                model, units, work.passes, supervised=work.plan.supervised, reduce=config.reduce, device=ranks.device
+                model, units, work.passes, denominator=work.plan.denominator, reduce=config.reduce, device=ranks.device
             )
             tensors[name] = whole({key: parameter.grad for key, parameter in model.named_parameters()})
             facts[name] = {
-                "loss": float(ranks.gather([float(loss)]).sum()) / work.plan.supervised,
+                "loss": float(ranks.gather([float(loss[1])]).sum()) / work.plan.supervised,
                 "norm": float(gradient_norm(model)),
                 "passes": len(work.passes),
             }
@@ -100,7 +100,7 @@ def main(folder: Path) -> None:
                 units,
                 optimizer,
                 work.passes,
-                supervised=work.plan.supervised,
+                denominator=work.plan.denominator,
                 lr=1e-2,
                 clip=1.0,
                 reduce="pass",
@@ -110,11 +110,10 @@ def main(folder: Path) -> None:
         facts["tied"] = model.head.weight is model.embedding.weight
         tensors["trained"] = whole(checkpoint.state_of(model, optimizer))
         facts["saved"] = str(
-            checkpoint.save(
+            checkpoint.write(
                 Path(str(config.out)),
                 record(prepare(config), step=ranks.world, config_digest=""),
-                model,
-                optimizer,
+                checkpoint.state_of(model, optimizer),
                 ranks=ranks,
             )
         )

@@ -34,6 +34,7 @@ KEYS = [
     "step_s",
     "data_wait_s",
     "recompiles",
+    "skipped",
     "peak_memory_bytes",
 ]
 

@@ -222,7 +222,7 @@ def test_a_checkpoint_that_found_no_room_is_not_tried_twice(
         tried.append(1)
         raise UserError("no space left", "free space")
 
-    monkeypatch.setattr(checkpoint, "save", full)
+    monkeypatch.setattr(checkpoint, "write", full)
     with pytest.raises(UserError, match="no space left"):
         run(RunConfig(**options(folder, "noroom")))  # type: ignore[arg-type]
     assert len(tried) == 1
