@@ -26,13 +26,13 @@ from trainer.keeper import Keeper
 from trainer.loader import Prefetch, ShardCheck, StepWork, plan_step, read_steps
 from trainer.metrics import MetricsFile, Window, graphs_compiled, step_line
 from trainer.optim import learning_rate
-from trainer.parallel import compiling
+from trainer.parallel import DTYPES, compiling
 from trainer.prepare import Prepared, prepare, row_list
 from trainer.ranks import start_ranks
 from trainer.record import find, read_record, record, refuse_other_run
 from trainer.run_folder import held
 from trainer.say import printer
-from trainer.setup import DTYPES, Ready, make_ready
+from trainer.setup import Ready, make_ready
 from trainer.source import check_source, config_digest, read_config
 from trainer.step import StepResult, accumulate, train_step
 
@@ -78,6 +78,7 @@ class _Loop:
         self.config, self.ranks, self.say = ready.prepared.config, ready.ranks, ready.say
         self.steps = ready.prepared.order.steps
         self.warmup = warmup_steps(self.config.warmup, total=self.steps)
+        self.within_step = False
         self.done = ready.start  # steps made, whatever became of what was due after them
         self.window = Window(flops=flops_of(ready.model), peak=peak_flops(self.ranks.device, DTYPES[self.config.dtype]))
         self.last_loss = float("nan")
@@ -105,7 +106,9 @@ class _Loop:
                         return 128 + wish
                     self._between(step + 1, evaluation, check)
         except UserError as error:
-            self.keeper.rescue(error, done=self.done)
+            # An error within a step may be this rank's alone: the others are in the middle of it, and nothing can be done together.
+            if not self.within_step:
+                self.keeper.rescue(error, done=self.done)
             raise
         finally:
             check.close()
@@ -141,6 +144,7 @@ class _Loop:
         if step == ready.start and ranks.device.type == "cuda":
             self._warm_up(work)
         rate = learning_rate(step, peak=config.lr, warmup=self.warmup, steps=self.steps, schedule=config.schedule)
+        self.within_step = True
         with compiling() if config.compile else nullcontext():
             result = train_step(
                 ready.model,
@@ -153,7 +157,7 @@ class _Loop:
                 reduce=config.reduce,
                 device=ranks.device,
             )
-        self.done = step + 1
+        self.within_step, self.done = False, step + 1
         self.bad.add(step, result.finite)
         self.window.add(work, waited_s=waited)
         if step == ready.start or (step + 1) % config.log_every == 0 or step + 1 == self.steps:

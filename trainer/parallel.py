@@ -27,6 +27,8 @@ from trainer.config import Checkpointing
 from trainer.float64 import float32_means_float64
 from trainer.ranks import Ranks
 
+# What --dtype means, once `auto` is resolved.
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 _BACKEND = "inductor"
 # What "selective" keeps: the outputs of matrix products and attention, which cost the most to compute again a byte.
 _KEPT = {
@@ -60,11 +62,14 @@ def prove_compiler(device: torch.device) -> None:
 @contextmanager
 def compiling() -> Iterator[None]:
     """While inside, what torch's compiler cannot do with the model is a UserError, which names it."""
-    from torch._dynamo.exc import TorchDynamoException  # an import of seconds, had by those who compile
+    from torch._dynamo.exc import (
+        FailOnRecompileLimitHit,
+        TorchDynamoException,
+    )  # an import of seconds, had by those who compile
 
     try:
         yield
-    except TorchDynamoException as error:
+    except (TorchDynamoException, FailOnRecompileLimitHit) as error:
         from trainer.library import one_line
 
         raise UserError(f"--compile: the model cannot be compiled: {one_line(error)}", "leave --compile out") from error

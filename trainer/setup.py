@@ -23,6 +23,7 @@ from trainer.metrics import MetricsFile
 from trainer.model import PackedModel, load_model
 from trainer.optim import make_optimizer
 from trainer.parallel import (
+    DTYPES,
     checkpoint_blocks,
     compile_blocks,
     compute_in_float64,
@@ -37,8 +38,6 @@ from trainer.run_folder import write_options
 from trainer.same_tokenizer import check_tokenizer
 from trainer.say import Say
 
-# Of --dtype, once `auto` is resolved.
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.AlphaDropout)
 
 

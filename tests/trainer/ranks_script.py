@@ -5,6 +5,7 @@ python -m tests.trainer.ranks_script FOLDER     FOLDER/packed are shards; writes
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -22,14 +23,16 @@ from trainer.config import RunConfig
 from trainer.evaluate import Evaluation
 from trainer.loader import ShardCheck, StepWork, plan_step, read_steps
 from trainer.optim import gradient_norm, make_optimizer
-from trainer.parallel import checkpoint_blocks, shard
+from trainer.parallel import DTYPES, checkpoint_blocks, master_dtype, shard
 from trainer.prepare import Counts, prepare
 from trainer.ranks import Ranks, start_ranks
 from trainer.record import record
 from trainer.step import accumulate, train_step
 
 STEP = 1  # spans two epochs
+DTYPES_HERE = ("fp32", "fp64")
 CASES = {
+    "four rows a pass": {"micro_rows": 4},
     "one row a pass": {},
     "reduced once a step": {"reduce": "step"},
     "two rows a pass": {"micro_rows": 2},
@@ -37,6 +40,8 @@ CASES = {
     "some recomputed": {"activation_checkpointing": "selective"},
     "filled": {"micro_rows": 3},
     "replicated": {"replicas": 2},
+    "by example": {"loss_weighting": "example"},
+    "by example, two rows a pass": {"loss_weighting": "example", "micro_rows": 2},
 }
 
 
@@ -47,7 +52,13 @@ def config_of(folder: Path, **case: object) -> RunConfig:
 
 
 def shape_of(config: RunConfig) -> Shape:
-    return Shape(rows=config.micro_rows, capacity=CAPACITY, max_segments=MAX_SEGMENTS, max_segment_len=CAPACITY)
+    return Shape(
+        rows=config.micro_rows,
+        capacity=CAPACITY,
+        max_segments=MAX_SEGMENTS,
+        max_segment_len=CAPACITY,
+        weighted=config.loss_weighting == "example",
+    )
 
 
 def work_of(config: RunConfig, ranks: Ranks, step: int = STEP) -> StepWork:
@@ -60,9 +71,10 @@ def work_of(config: RunConfig, ranks: Ranks, step: int = STEP) -> StepWork:
 
 
 def sharded(config: RunConfig, ranks: Ranks, seed: int = 0) -> tuple[StandIn, list[nn.Module], torch.optim.AdamW]:
-    model = StandIn(VOCAB, seed)
+    model = StandIn(VOCAB, seed).to(master_dtype(DTYPES[config.dtype]))
     checkpoint_blocks(model.blocks, config.activation_checkpointing)
-    units = shard(model, model.blocks, dtype=torch.float32, ranks=ranks, replicas=min(config.replicas, ranks.world))
+    dtype, replicas = DTYPES[config.dtype], min(config.replicas, ranks.world)
+    units = shard(model, model.blocks, dtype=dtype, ranks=ranks, replicas=replicas)
     return model, units, make_optimizer(model, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
 
 
@@ -74,21 +86,23 @@ def main(folder: Path) -> None:
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     facts: dict[str, object] = {}
     with start_ranks() as ranks:
-        for name, case in CASES.items():
-            config = config_of(folder, **case)
+        for (name, case), dtype in itertools.product(CASES.items(), DTYPES_HERE):
+            config = config_of(folder, dtype=dtype, **case)
             model, units, _ = sharded(config, ranks)
             work = work_of(config, ranks)
             loss = accumulate(
                 model, units, work.passes, denominator=work.plan.denominator, reduce=config.reduce, device=ranks.device
             )
-            tensors[name] = whole({key: parameter.grad for key, parameter in model.named_parameters()})
-            facts[name] = {
+            key = f"{name}, {dtype}"
+            tensors[key] = whole({path: parameter.grad for path, parameter in model.named_parameters()})
+            facts[key] = {
                 "loss": float(ranks.gather([float(loss[1])]).sum()) / work.plan.supervised,
+                "objective": float(ranks.gather([float(loss[0])]).sum()) / work.plan.denominator,
                 "norm": float(gradient_norm(model)),
                 "passes": len(work.passes),
             }
 
-        config = config_of(folder)
+        config = config_of(folder, dtype="fp32")
         model, units, optimizer = sharded(config, ranks)
         evaluation = Evaluation(open_corpus(folder / "packed", split="eval"), shape=shape_of(config), ranks=ranks)
         facts["eval"] = evaluation.loss(model, units)
