@@ -5,9 +5,11 @@ python -m tests.trainer.ranks_script FOLDER     FOLDER/packed are shards; writes
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -27,6 +29,7 @@ from trainer.parallel import DTYPES, checkpoint_blocks, master_dtype, shard
 from trainer.prepare import Counts, prepare
 from trainer.ranks import Ranks, start_ranks
 from trainer.record import record
+from trainer.saver import Saver
 from trainer.step import accumulate, train_step
 
 STEP = 1  # spans two epochs
@@ -82,6 +85,19 @@ def whole(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: (t.full_tensor() if hasattr(t, "full_tensor") else t).clone() for name, t in tensors.items()}
 
 
+def no_room(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def says(function: Callable[[], object], said: str) -> float:
+    """1 where it raises a UserError that says so."""
+    try:
+        function()
+    except UserError as error:
+        return float(said in error.message)
+    return 0.0
+
+
 def main(folder: Path) -> None:
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     facts: dict[str, object] = {}
@@ -135,6 +151,13 @@ def main(folder: Path) -> None:
         checkpoint.load(Path(str(facts["saved"])), other, its_optimizer, ranks=ranks)
         tensors["loaded"] = whole(checkpoint.state_of(other, its_optimizer))
         facts["tied after loading"] = other.head.weight is other.embedding.weight
+
+        saver = Saver(folder / f"no-room-{ranks.world}", ranks, keep=0)
+        if ranks.rank == ranks.world - 1:
+            checkpoint.FileSystemWriter.write_data = no_room  # type: ignore[method-assign]  # on one rank only
+        saver.begin(record(prepare(config), step=1, config_digest=""), model, optimizer)
+        facts["no room"] = ranks.gather([says(saver.wait, "no space left on the disk")]).tolist()
+        facts["left behind"] = [path.name for path in (folder / f"no-room-{ranks.world}" / "checkpoints").iterdir()]
 
         facts["signal"] = ranks.agree(signal=15 if ranks.rank == ranks.world - 1 else 0)
         try:

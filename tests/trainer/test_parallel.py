@@ -182,6 +182,14 @@ def test_one_rank_reads_the_checkpoint_of_several(outcomes: dict[int, Outcome], 
 
 
 @pytest.mark.parametrize("world", WORLDS)
+def test_a_save_that_fails_on_one_rank_behind_the_run_fails_on_all_and_leaves_nothing(
+    outcomes: dict[int, Outcome], world: int
+) -> None:
+    assert outcomes[world].facts["no room"] == [[1.0]] * world
+    assert outcomes[world].facts["left behind"] == []
+
+
+@pytest.mark.parametrize("world", WORLDS)
 def test_an_error_or_a_signal_of_one_rank_reaches_all(outcomes: dict[int, Outcome], world: int) -> None:
     assert outcomes[world].facts["all heard"]
     assert outcomes[world].facts["signal"] == 15
