@@ -201,7 +201,7 @@ class _Loop:
             self.told = skipped
             self.say(
                 "note",
-                f"{skipped} updates not made, their gradient was not finite; the first is step {bad + 1}, rows: {row_list(rows)}",
+                f"updates not made, because their gradient was not finite: {skipped:,}; the first is step {bad + 1}, rows {row_list(rows)}",
             )
             return
         raise UserError(

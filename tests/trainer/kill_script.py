@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from trainer import RunConfig, loop
+from trainer import RunConfig, loop, parallel
 from trainer.loader import StepWork
 
 STEPS, EPOCHS, ROWS, ROWS_PER_STEP = 6, 3, 7, 4
@@ -62,6 +62,8 @@ def child(rank: int, world: int, port: int, chosen: dict[str, object], attempt: 
     log = os.open(f"{out}-{attempt}-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    if chosen.get("compile"):
+        parallel._BACKEND = "aot_eager"  # all but the last stage, machine code, which takes a minute here
     watch, original = watched(Path(f"{out}.trace"), attempt, kill_at), loop.train_step
     step = loop._Loop._step
 
@@ -159,6 +161,8 @@ def main(folder: Path, size: str) -> None:
     kills = dict.fromkeys(range(1, STEPS), WORLDS) if full else {2: (1,), 3: (2,), 4: (4,)}
     found |= killed_and_resumed(folder, kills)
     found |= bit_for_bit(folder, WORLDS if full else (2,))
+    compiled = {"dtype": "fp32", "save_every": 0, "compile": True, "activation_checkpointing": "full"}
+    found["compiled-2"] = launch(options(folder, "compiled-2", **compiled), world=2)
     (folder / "results.json").write_text(json.dumps(found))
 
 

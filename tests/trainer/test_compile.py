@@ -87,12 +87,15 @@ def test_layers_of_one_kind_share_their_graphs(tmp_path: Path) -> None:
     assert made[2] == made[10] > 0
 
 
-@pytest.mark.parametrize("weighting", ["token", "example"])
-def test_a_compiled_run_logs_the_same_losses_and_no_recompiles(tmp_path: Path, weighting: str) -> None:
+@pytest.mark.parametrize(("weighting", "checkpointing"), [("token", "full"), ("example", "selective")])
+def test_a_compiled_run_logs_the_same_losses_and_no_recompiles(
+    tmp_path: Path, weighting: str, checkpointing: str
+) -> None:
     write_corpus(tmp_path / "packed", rows=random_rows(9, seed=0), eval_rows=random_rows(3, seed=1))
     source = write_model(tmp_path / "tiny")
     options = {"shards": str(tmp_path / "packed"), "model": str(source), "init": "random", "steps": 5, "lr": 1e-2}
     options |= {"rows_per_step": 2, "log_every": 1, "eval_every": 2, "loss_weighting": weighting}
+    options["activation_checkpointing"] = checkpointing
     found = {}
     for compiled in (False, True):
         out = tmp_path / f"run-{compiled}"

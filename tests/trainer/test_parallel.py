@@ -193,3 +193,34 @@ def test_a_save_that_fails_on_one_rank_behind_the_run_fails_on_all_and_leaves_no
 def test_an_error_or_a_signal_of_one_rank_reaches_all(outcomes: dict[int, Outcome], world: int) -> None:
     assert outcomes[world].facts["all heard"]
     assert outcomes[world].facts["signal"] == 15
+
+
+def test_on_a_gpu_offload_is_asked_of_every_unit_and_on_a_cpu_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    from trainer import parallel
+    from trainer.ranks import Ranks
+
+    asked: list[bool] = []
+    monkeypatch.setattr(parallel, "init_device_mesh", lambda *_, **__: None)
+    monkeypatch.setattr(
+        parallel,
+        "fully_shard",
+        lambda *_, offload_policy, **__: asked.append(isinstance(offload_policy, CPUOffloadPolicy)),
+    )
+    for device, offload in (("cuda", True), ("cuda", False), ("cpu", True)):
+        ranks = Ranks(rank=0, world=1, local_rank=0, local_world=1, device=torch.device(device))
+        model = StandIn(VOCAB)
+        parallel.shard(model, list(model.blocks), dtype=torch.float32, ranks=ranks, cpu_offload=offload)
+    assert asked == [True] * 3 + [False] * 6
+
+
+@pytest.mark.parametrize(("dtype", "stored"), [(torch.bfloat16, torch.bfloat16), (torch.float64, torch.float32)])
+def test_weights_that_would_be_trained_in_less_than_their_due_are_refused(
+    dtype: torch.dtype, stored: torch.dtype
+) -> None:
+    from trainer.parallel import shard
+
+    model = StandIn(VOCAB).to(stored)
+    with start_ranks() as ranks, pytest.raises(ValueError, match="master weights"):
+        shard(model, list(model.blocks), dtype=dtype, ranks=ranks)

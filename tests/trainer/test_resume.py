@@ -134,6 +134,12 @@ def test_on_the_same_number_of_ranks_fp32_losses_are_equal_bit_for_bit(runs: Run
     assert check_bit_for_bit(runs) == 1
 
 
+def test_compiled_and_sharded_blocks_train_alike_and_are_compiled_once(runs: Runs) -> None:
+    assert runs.statuses["compiled-2"] == [0, 0]
+    assert runs.losses("compiled-2") == pytest.approx(runs.losses("fp32-2"), rel=1e-4)
+    assert {line["recompiles"] for line in runs.lines("compiled-2") if "loss" in line} == {0}
+
+
 @pytest.mark.full
 def test_killed_at_every_step_and_resumed_on_one_two_and_four(tmp_path: Path) -> None:
     runs = made(tmp_path, "full")

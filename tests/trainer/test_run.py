@@ -215,6 +215,8 @@ def changed(folder: Path, **more: object) -> RunConfig:
         ({"steps": 13}, "--steps or --epochs"),
         ({"seed": 1}, "--seed: 0 then, 1 now"),
         ({"balance": "off"}, "--balance: batch then, off now"),
+        ({"loss_weighting": "example"}, "--loss-weighting: token then, example now"),
+        ({"steps": None, "epochs": 3}, "--steps or --epochs"),
     ],
 )
 @pytest.mark.usefixtures("uninterrupted")
@@ -228,6 +230,15 @@ def test_a_run_does_not_go_on_with_other_rows(folder: Path, other: dict[str, obj
 def test_a_run_with_checkpoints_is_never_written_over(folder: Path) -> None:
     with pytest.raises(UserError, match="step-000012, and --resume never would write over it"):
         run(changed(folder, resume="never"))
+
+
+def test_cpu_offload_on_a_cpu_is_said_to_do_nothing_and_does_nothing(
+    folder: Path, uninterrupted: list[float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = {**options(folder, "x", cpu_offload=True, save_every=0, eval_every=0), "out": str(tmp_path / "offload")}
+    assert run(RunConfig(**chosen)) == 0  # type: ignore[arg-type]
+    assert "--cpu-offload does nothing here" in capsys.readouterr().out
+    assert losses(tmp_path, "offload") == uninterrupted
 
 
 def test_an_unfinished_checkpoint_is_not_one(folder: Path, uninterrupted: list[float], tmp_path: Path) -> None:
