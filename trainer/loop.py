@@ -139,10 +139,10 @@ class _Loop:
         if wish:
             return wish
         assert work is not None  # agree has raised where there is none
+        if step == ready.start and (ranks.device.type == "cuda" or config.compile):
+            self._warm_up(work)
         # So that a model with dropout draws the same numbers in a run that was interrupted.
         torch.manual_seed(((config.seed * 1_000_003 + step) * 65_537 + ranks.rank) % 2**63)
-        if step == ready.start and ranks.device.type == "cuda":
-            self._warm_up(work)
         rate = learning_rate(step, peak=config.lr, warmup=self.warmup, steps=self.steps, schedule=config.schedule)
         self.within_step = True
         with compiling() if config.compile else nullcontext():
@@ -168,12 +168,14 @@ class _Loop:
         """One pass whose gradient is thrown away: kernels are compiled and tuned before a step is timed and before memory is full."""
         self.say("warm-up", "first pass: kernels are compiled and tuned, which may take minutes")
         began = time.perf_counter()
-        ready, first = self.ready, work.passes[:1]
-        accumulate(
-            ready.model, ready.units, first, denominator=work.plan.denominator, reduce="pass", device=self.ranks.device
-        )
+        ready, first, device = self.ready, work.passes[:1], self.ranks.device
+        self.within_step = True
+        with compiling() if self.config.compile else nullcontext():
+            accumulate(ready.model, ready.units, first, denominator=work.plan.denominator, reduce="pass", device=device)
+        self.within_step = False
         ready.optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         self.ranks.barrier()
         self.say("warm-up", f"done in {time.perf_counter() - began:.1f} s, not counted in the rates")
         self.window.restart()

@@ -89,7 +89,7 @@ def test_layers_of_one_kind_share_their_graphs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("weighting", "checkpointing"), [("token", "full"), ("example", "selective")])
 def test_a_compiled_run_logs_the_same_losses_and_no_recompiles(
-    tmp_path: Path, weighting: str, checkpointing: str
+    tmp_path: Path, weighting: str, checkpointing: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_corpus(tmp_path / "packed", rows=random_rows(9, seed=0), eval_rows=random_rows(3, seed=1))
     source = write_model(tmp_path / "tiny")
@@ -102,6 +102,9 @@ def test_a_compiled_run_logs_the_same_losses_and_no_recompiles(
         assert run(RunConfig(**options, out=str(out), compile=compiled)) == 0  # type: ignore[arg-type]
         found[compiled] = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert counters["stats"]["unique_graphs"] > 3
+    said = capsys.readouterr().out
+    assert said.count("warm-up first pass: kernels are compiled") == 1
+    assert said.index("warm-up done in") < said.rindex("step 1/5")
     for eager, compiled in zip(found[False], found[True], strict=True):
         for name in ("loss", "eval_loss", "objective"):
             # Adam divides by the size of a gradient, so its rounding grows a little with every step.

@@ -227,6 +227,13 @@ def test_a_run_does_not_go_on_with_other_rows(folder: Path, other: dict[str, obj
 
 
 @pytest.mark.usefixtures("uninterrupted")
+def test_a_run_does_not_go_on_with_another_corpus(folder: Path, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "packed", rows=random_rows(21, seed=7), eval_rows=random_rows(3, seed=1))
+    with pytest.raises(UserError, match=r"saved by another run \(--shards: [0-9a-f]{32} then, [0-9a-f]{32} now\)"):
+        run(changed(folder, shards=str(tmp_path / "packed")))
+
+
+@pytest.mark.usefixtures("uninterrupted")
 def test_a_run_with_checkpoints_is_never_written_over(folder: Path) -> None:
     with pytest.raises(UserError, match="step-000012, and --resume never would write over it"):
         run(changed(folder, resume="never"))
