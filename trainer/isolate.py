@@ -127,9 +127,8 @@ class SegmentedDelta(nn.Module):
         segments: Segments | None = None,
         **_: object,
     ) -> Tensor:
-        if (
-            segments is None
-        ):  # The name is not made for nothing: with its number in it, compiled code would be one a layer.
+        # The name is made only where it is needed: with the layer's number in it, compiled code would be one a layer.
+        if segments is None:
             segments = require(segments, _name(self))
         if cache is not None or attention_mask is not None or hidden_states.shape[0] != 1:
             raise RuntimeError(f"{_name(self)} takes one packed sequence [1, T, H], no cache and no attention mask")

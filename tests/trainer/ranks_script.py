@@ -152,6 +152,14 @@ def main(folder: Path) -> None:
         tensors["loaded"] = whole(checkpoint.state_of(other, its_optimizer))
         facts["tied after loading"] = other.head.weight is other.embedding.weight
 
+        apart, _, its_optimizer = sharded(config_of(folder, dtype="fp32", replicas=2), ranks, seed=3)
+        checkpoint.load(Path(str(facts["saved"])), apart, its_optimizer, ranks=ranks)
+        state = checkpoint.stage(checkpoint.state_of(apart, its_optimizer))
+        note = record(prepare(config), step=1, config_digest="")
+        facts["saved, replicated"] = str(
+            checkpoint.write(folder / f"replicated-{ranks.world}", note, state, ranks=ranks)
+        )
+
         saver = Saver(folder / f"no-room-{ranks.world}", ranks, keep=0)
         if ranks.rank == ranks.world - 1:
             checkpoint.FileSystemWriter.write_data = no_room  # type: ignore[method-assign]  # on one rank only

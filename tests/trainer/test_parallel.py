@@ -170,11 +170,12 @@ def test_a_record_names_every_file_of_every_rank(outcomes: dict[int, Outcome], w
 
 
 @pytest.mark.parametrize("world", WORLDS[1:])
-def test_one_rank_reads_the_checkpoint_of_several(outcomes: dict[int, Outcome], world: int) -> None:
+@pytest.mark.parametrize("saved", ["saved", "saved, replicated"])
+def test_one_rank_reads_the_checkpoint_of_several(outcomes: dict[int, Outcome], world: int, saved: str) -> None:
     config = ranks_script.config_of(outcomes[world].folder, dtype="fp32")
     with start_ranks() as ranks:
         model, _, optimizer = ranks_script.sharded(config, ranks, seed=2)
-        checkpoint.load(Path(str(outcomes[world].facts["saved"])), model, optimizer, ranks=ranks)
+        checkpoint.load(Path(str(outcomes[world].facts[saved])), model, optimizer, ranks=ranks)
         loaded = ranks_script.whole(checkpoint.state_of(model, optimizer))
     trained = outcomes[world].tensors["trained"]
     assert loaded.keys() == trained.keys()
