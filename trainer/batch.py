@@ -22,12 +22,14 @@ from trainer.segments import Segments
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """The sizes of every pass of a run: M rows of C slots (T = M·C), S places for segments in each. max_segment_len: of the whole corpus."""
+    """The sizes of every pass of a run: M rows of C slots (T = M·C), S places for segments in each. max_segment_len: of the whole corpus.
+    weighted: whether each target carries a weight."""
 
     rows: int
     capacity: int
     max_segments: int
     max_segment_len: int
+    weighted: bool = False
 
     @property
     def slots(self) -> int:
@@ -39,8 +41,8 @@ class Shape:
 
     @property
     def words(self) -> int:
-        """Size of the buffer behind a batch in 64-bit words: four tensors of int64 [T], then int32 [T] and int32 [M·S+1]."""
-        return 4 * self.slots + self.slots // 2 + (self.places + 1) // 2
+        """Size of the buffer behind a batch in 64-bit words: four tensors of int64 [T] (and, weighted, one of float64 [T]), int32 [T], int32 [M·S+1]."""
+        return (4 + self.weighted) * self.slots + self.slots // 2 + (self.places + 1) // 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +51,7 @@ class Batch:
 
     input_ids, position_ids: int64 [1, T]. segments: the boundaries of all M rows. positions, targets: int64 [T], of which the first `count`
     are real and the rest 0; rows of weight 0 contribute none. useful_tokens: tokens of examples, in rows of weight 1 (no pad).
+    target_weights: float64 [T], 1 ÷ the targets of the target's own example; None unless the shape is weighted.
     rows: (number in the corpus, weight) of each. All but the host integers and `segments.cu_seqlens_cpu` are views of `buffer`: one copy
     to the device moves them all.
     """
@@ -60,6 +63,7 @@ class Batch:
     segments: Segments
     positions: Tensor
     targets: Tensor
+    target_weights: Tensor | None
     count: int
     useful_tokens: int
     rows: tuple[tuple[int, bool], ...]
@@ -79,12 +83,13 @@ class Batch:
         )
 
 
-def _views(buffer: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """input_ids, position_ids, positions, targets (int64 [T]), seq_idx (int32 [T]), cu_seqlens (int32 [M·S+1]). T is a multiple of 64: each is aligned."""
-    slots = shape.slots
+def _views(buffer: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """input_ids, position_ids, positions, targets (int64 [T]), seq_idx (int32 [T]), cu_seqlens (int32 [M·S+1]), target_weights (float64 [T], or [0]
+    where the shape is not weighted). T is a multiple of 64: each is aligned."""
+    slots, words = shape.slots, shape.slots * (4 + shape.weighted)
     whole = [buffer[place * slots : (place + 1) * slots] for place in range(4)]
-    halves = buffer[4 * slots :].view(torch.int32)
-    return whole[0], whole[1], whole[2], whole[3], halves[:slots], halves[slots : slots + shape.places]
+    halves, factors = buffer[words:].view(torch.int32), buffer[4 * slots : words].view(torch.float64)
+    return whole[0], whole[1], whole[2], whole[3], halves[:slots], halves[slots : slots + shape.places], factors
 
 
 def _batch(
@@ -97,7 +102,7 @@ def _batch(
     useful_tokens: int,
     rows: tuple[tuple[int, bool], ...],
 ) -> Batch:
-    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens = _views(buffer, shape)
+    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens, factors = _views(buffer, shape)
     segments = Segments(
         cu_seqlens=cu_seqlens,
         cu_seqlens_cpu=cu_seqlens_cpu,
@@ -113,6 +118,7 @@ def _batch(
         segments=segments,
         positions=positions,
         targets=targets,
+        target_weights=factors if shape.weighted else None,
         count=count,
         useful_tokens=useful_tokens,
         rows=rows,
@@ -126,7 +132,8 @@ def make_batch(
     if not len(rows) == len(numbers) == len(weights) == shape.rows:
         raise ValueError(f"a pass takes {shape.rows} rows, got {len(rows)}")
     buffer = torch.zeros(shape.words, dtype=torch.int64, pin_memory=pin)
-    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens = (view.numpy() for view in _views(buffer, shape))
+    views = [view.numpy() for view in _views(buffer, shape)]
+    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens, factors = views
     cu_seqlens.fill(shape.slots)
     cu_seqlens[0] = 0
     capacity, used, count, useful = shape.capacity, 0, 0, 0
@@ -145,6 +152,9 @@ def make_batch(
             slots = np.flatnonzero(row.loss_mask)
             positions[count : count + len(slots)] = slots + (first - 1)
             targets[count : count + len(slots)] = ids[slots]
+            if shape.weighted:
+                segment = seq_idx[slots + first]
+                factors[count : count + len(slots)] = 1 / np.bincount(segment)[segment]
             count += len(slots)
             useful += row.tokens
     return _batch(

@@ -3,8 +3,10 @@
     runs/first/checkpoints/step-000100/    .metadata  __0_0.distcp …  run.json
 
 A checkpoint is written under a temporary name, made durable, and renamed; only then does a reader see it. `run.json` (`Record`) holds the digest of
-every other file: each rank digests what it wrote, and all of it is verified before a tensor is loaded.
-Saving is synchronous: an asynchronous save has once ended the process.
+every other file: each rank digests what it wrote, and all of it is verified before a tensor is loaded. `trainer.saver` writes them behind the run.
+
+    state = stage(state_of(model, optimizer))      # a copy on the host: the run goes on, what is written stays as it was
+    path = write(run, note, state, ranks=ranks)
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
@@ -46,11 +49,29 @@ def state_of(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
     return state
 
 
-def save(run: Path, note: Record, model: nn.Module, optimizer: AdamW, *, ranks: Ranks) -> Path:
-    """Saves the run as it stands after `note.step` steps; every rank calls it. Raises UserError, on all ranks, where the disk refuses."""
+def stage(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A copy of this rank's part of every tensor in the host's memory, made when this returns. On a GPU through page-locked memory, with one wait."""
+    staged = {}
+    for name, tensor in state.items():
+        local = _local(tensor.detach())
+        # Page-locked memory of no bytes does not exist.
+        host = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda and local.numel() > 0)
+        host.copy_(local, non_blocking=True)
+        staged[name] = host
+        if isinstance(tensor, DTensor):
+            # As torch's own stagers do: the same layout over the ranks, the copy in the place of this rank's part.
+            sharded = tensor.detach()
+            sharded._local_tensor = host  # type: ignore[attr-defined]  # detach gives a DTensor
+            staged[name] = sharded
+    if any(_local(tensor).is_cuda for tensor in state.values()):
+        torch.cuda.current_stream().synchronize()
+    return staged
+
+
+def write(run: Path, note: Record, state: Mapping[str, Tensor], *, ranks: Ranks) -> Path:
+    """Writes the run's state after `note.step` steps; every rank calls it. Raises UserError, on all ranks, where the disk refuses."""
     final = run / FOLDER / f"step-{note.step:06d}"
     temporary = final.with_name(f".{final.name}.tmp")
-    state = state_of(model, optimizer)
     mine = sum(_local(tensor).nbytes for tensor in state.values())
     needed = int(ranks.gather([float(mine)]).sum())
 
@@ -60,7 +81,7 @@ def save(run: Path, note: Record, model: nn.Module, optimizer: AdamW, *, ranks: 
     ranks.together(on_disk(lambda: _clear(temporary) if ranks.first else None))
     try:
         writer = FileSystemWriter(temporary, single_file_per_rank=True, sync_files=True)
-        ranks.together(on_disk(lambda: save_state(dict(state), storage_writer=writer)))
+        ranks.together(on_disk(lambda: save_state(dict(state), storage_writer=writer, process_group=ranks.group)))
         digests: dict[str, str] = {}
         ranks.together(on_disk(lambda: digests.update(_digests(temporary, ranks))))
         files = {name: digest for part in ranks.gather_objects(digests) for name, digest in part.items()}
@@ -129,12 +150,17 @@ def _refuse_other_tensors(checkpoint: Path, reader: FileSystemReader, state: Map
 
 
 def prune(run: Path, *, keep: int) -> list[Path]:
-    """Removes all but the newest `keep` complete checkpoints (0: none is removed); returns those removed."""
+    """Removes all but the newest `keep` complete checkpoints (0: none is removed); returns those removed. Raises UserError where the disk refuses."""
     old = complete(run)[:-keep] if keep else []
     for path in old:
         # Renamed first: a removal that is cut short must not leave half a checkpoint under its name.
-        gone = path.rename(path.with_name(f".{path.name}.tmp"))
-        shutil.rmtree(gone)
+        try:
+            gone = path.rename(path.with_name(f".{path.name}.tmp"))
+            shutil.rmtree(gone)
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be removed ({error.strerror})", "give the run the right to, or keep all: --keep 0"
+            ) from None
     return old
 
 

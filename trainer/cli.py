@@ -126,6 +126,12 @@ def main() -> None:
     "batch: sort a step's rows by attention cost, so that ranks work on like rows; window: make each step of like rows, out of 16 steps; off: stream order.",
 )
 @_option("skip_rows", Numbers(int), "Rows that keep their place but are not trained on: 17,1204.")
+@_option(
+    "loss_weighting",
+    _choice(options.LossWeighting),
+    "What a step minimises. token: the sum of cross-entropy over its targets ÷ their number. example: the mean over its examples of the mean over "
+    "each one's targets, so that a long answer weighs no more than a short one.",
+)
 @_option("lr", float, "Peak learning rate. The default suits a pretrained model; random weights want 1e-3 or so.")
 @_option("warmup", str, "Steps of linear warm-up (100), or a share of the run (0.03).")
 @_option(
@@ -137,14 +143,28 @@ def main() -> None:
 @_option("betas", Numbers(float), "AdamW's two.")
 @_option("clip", float, "Largest norm of the whole gradient; 0: no clipping.")
 @_option(
+    "non_finite",
+    _choice(options.NonFinite),
+    "After a step whose gradient is not finite, which updates nothing. stop: the run ends at the next line of metrics, naming step and rows; skip: "
+    "it goes on, counting them.",
+)
+@_option(
     "dtype",
     _choice(options.Dtype),
-    "Of the computation; auto: bf16 on a GPU, fp32 on CPU. Master weights and optimiser are fp32, always.",
+    "Of the computation; auto: bf16 on a GPU, fp32 on CPU. Master weights and optimiser are fp32, always, but with fp64, which is for checks: all "
+    "is float64 then.",
 )
 @_option(
     "activation_checkpointing",
     _choice(options.Checkpointing),
-    "Recompute in backward: nothing, all but matrix products and attention, or all.",
+    "Recompute in backward: nothing, all but matrix products and attention, or all. With --compile none is selective: the compiler sees to it.",
+)
+@click.option(
+    "--compile/--no-compile",
+    "compile",
+    default=_DEFAULTS["compile"],
+    show_default=True,
+    help="Compile each block (torch.compile), all but its kernels: minutes at the start, faster steps.",
 )
 @_option(
     "reduce",
@@ -152,6 +172,13 @@ def main() -> None:
     "Sum gradients over ranks after each pass, or once a step (holds 4 bytes for every parameter on every rank).",
 )
 @_option("replicas", int, "Whole copies of the model (HSDP): each is sharded over ranks ÷ N neighbours.")
+@click.option(
+    "--cpu-offload/--no-cpu-offload",
+    "cpu_offload",
+    default=_DEFAULTS["cpu_offload"],
+    show_default=True,
+    help="Keep master weights and optimiser in the host's memory, and update there: less of the GPU's memory, slower steps.",
+)
 @_option("kernels", _choice(options.Kernels), "auto: fused on a GPU (a missing package is an error), reference on CPU.")
 @_option(
     "eval_every",

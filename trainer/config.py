@@ -18,9 +18,11 @@ from packer.errors import UserError
 Init = Literal["pretrained", "random"]
 Balance = Literal["batch", "window", "off"]
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
-Dtype = Literal["auto", "bf16", "fp32"]
+Dtype = Literal["auto", "bf16", "fp32", "fp64"]
 Checkpointing = Literal["none", "selective", "full"]
 Reduce = Literal["pass", "step"]
+LossWeighting = Literal["token", "example"]
+NonFinite = Literal["stop", "skip"]
 Kernels = Literal["auto", "fused", "reference"]
 
 _WORDS = {
@@ -30,6 +32,8 @@ _WORDS = {
     "dtype": Dtype,
     "activation_checkpointing": Checkpointing,
     "reduce": Reduce,
+    "loss_weighting": LossWeighting,
+    "non_finite": NonFinite,
     "kernels": Kernels,
 }
 _AT_LEAST_ONE = ("steps", "epochs", "rows_per_step", "micro_rows", "replicas", "log_every")
@@ -59,16 +63,20 @@ class RunConfig:
     micro_rows: int = 1
     balance: Balance = "batch"
     skip_rows: tuple[int, ...] = ()
+    loss_weighting: LossWeighting = "token"
     lr: float = 1e-5
     warmup: str = "0.03"
     schedule: Schedule = "cosine"
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
+    non_finite: NonFinite = "stop"
     dtype: Dtype = "auto"
     activation_checkpointing: Checkpointing = "none"
     reduce: Reduce = "pass"
     replicas: int = 1
+    cpu_offload: bool = False
+    compile: bool = False
     kernels: Kernels = "auto"
     eval_every: int | None = None
     save_every: int = 0
@@ -99,6 +107,11 @@ class RunConfig:
             )
         for name, words in _WORDS.items():
             self._one_of(name, get_args(words))
+        if self.compile and self.dtype == "fp64":
+            raise UserError(
+                "--compile and --dtype fp64 were both given: compiled code would cast parts of the model to fp32",
+                "leave one of them out",
+            )
         warmup_steps(self.warmup, total=1)
 
     def _at_least(self, name: str, least: int) -> None:

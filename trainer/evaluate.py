@@ -5,6 +5,7 @@ Every rank makes the same number of passes: places that the rows do not fill hol
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 
@@ -30,7 +31,8 @@ class Evaluation:
             raise UserError(
                 f"{corpus.name}: no row of its {corpus.split} split has a target", "leave it out: --eval-every 0"
             )
-        self._corpus, self._shape, self._ranks = corpus, shape, ranks
+        # Each target counts once, however training weighs them: eval losses of differently weighted runs can be compared.
+        self._corpus, self._shape, self._ranks = corpus, dataclasses.replace(shape, weighted=False), ranks
         self._check = ShardCheck(corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
         together = ranks.world * shape.rows
         places = np.arange(-(-len(corpus) // together) * together).reshape(-1, ranks.world, shape.rows)[:, ranks.rank]

@@ -31,7 +31,7 @@ from trainer.segments import Segments, require
 
 # The attribute of an attention module that does not hand its window on (`trainer.masks` finds out and sets it).
 WINDOW = "packed_window"
-_Kernel = TypeVar("_Kernel", bound=Callable[..., Tensor])
+_Kernel = TypeVar("_Kernel", bound=Callable[..., object])
 
 # What the library hands to every attention function and what does not change causal attention inside a segment.
 _HARMLESS = frozenset(
@@ -42,7 +42,6 @@ _HARMLESS = frozenset(
 def register_attention(kernel: AttentionKernel, label: str) -> str:
     """Make `kernel` known to transformers and give the name to load a model with (`attn_implementation`)."""
     name = f"packed_{label}"
-    opaque = _opaque(kernel)
 
     def attend(
         module: nn.Module,
@@ -75,15 +74,15 @@ def register_attention(kernel: AttentionKernel, label: str) -> str:
             )
         window = getattr(module, WINDOW, None) if sliding_window is None else sliding_window
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        out = opaque(query, key, value, segments=segments, scale=scale, window=window)
+        out = kernel(query, key, value, segments=segments, scale=scale, window=window)
         return out.transpose(1, 2).contiguous(), None
 
-    AttentionInterface.register(name, attend)
+    AttentionInterface.register(name, _opaque(attend))
     return name
 
 
 def _opaque(kernel: _Kernel) -> _Kernel:
-    """Keep a kernel out of compiled graphs: its cut to the real boundaries would compile one a segment count."""
+    """Keep a kernel out of compiled graphs: its cut to the real boundaries would compile one a segment count, its layer's number one a layer."""
     disabled: _Kernel = torch.compiler.disable(kernel)  # type: ignore[no-untyped-call]  # untyped in torch
     return disabled
 
@@ -128,7 +127,9 @@ class SegmentedDelta(nn.Module):
         segments: Segments | None = None,
         **_: object,
     ) -> Tensor:
-        segments = require(segments, _name(self))
+        # The name is made only where it is needed: with the layer's number in it, compiled code would be one a layer.
+        if segments is None:
+            segments = require(segments, _name(self))
         if cache is not None or attention_mask is not None or hidden_states.shape[0] != 1:
             raise RuntimeError(f"{_name(self)} takes one packed sequence [1, T, H], no cache and no attention mask")
         length = hidden_states.shape[1]

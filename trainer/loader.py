@@ -24,7 +24,7 @@ import numpy as np
 from packer.errors import UserError
 from packer.order import Deal, StepRows, deal
 from packer.shards import Corpus, check_row
-from packer.types import Int64Array
+from packer.types import Int64Array, Row
 from trainer.batch import Batch, Shape, make_batch
 from trainer.prepare import Counts, Prepared, row_list
 
@@ -35,8 +35,8 @@ _FETCH_AHEAD = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepPlan:
-    """Who computes what in one step. step: from 0. supervised: targets of the step over all ranks and passes, the loss's denominator.
-    squares: Σ of squared example lengths over the same rows.
+    """Who computes what in one step. step: from 0. Over all ranks and passes: supervised, its targets; squares, Σ of squared example lengths;
+    examples, those with at least one target, or None where the loss does not weigh by example.
     """
 
     step: int
@@ -44,6 +44,12 @@ class StepPlan:
     deal: Deal
     supervised: int
     squares: int
+    examples: int | None = None
+
+    @property
+    def denominator(self) -> int:
+        """What the step's summed loss is divided by."""
+        return self.supervised if self.examples is None else self.examples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,17 +80,34 @@ def plan_step(prepared: Prepared, counts: Counts, step: int, *, world: int) -> S
         )
     dealt = deal(rows, cost=counts.cost[rows.rows], world=world, micro_rows=config.micro_rows, balance=config.balance)
     return StepPlan(
-        step=step, rows=rows.rows, deal=dealt, supervised=supervised, squares=int(counts.cost[trained].sum())
+        step=step,
+        rows=rows.rows,
+        deal=dealt,
+        supervised=supervised,
+        squares=int(counts.cost[trained].sum()),
+        examples=_examples_with_targets(prepared.corpus, trained) if config.loss_weighting == "example" else None,
     )
+
+
+def _examples_with_targets(corpus: Corpus, rows: Int64Array) -> int:
+    """Counted from the masks: `num_examples` also counts examples in which nothing is a target."""
+    found = 0
+    for number in rows:
+        row = _read_row(corpus, int(number))
+        before = np.concatenate([[0], np.cumsum(row.loss_mask)])  # targets before each slot
+        found += int(np.count_nonzero(np.diff(before[row.cu_seqlens[: row.num_examples + 1]])))
+    return found
+
+
+def _read_row(corpus: Corpus, number: int) -> Row:
+    row = corpus[number]
+    check_row(corpus, number, row)
+    return row
 
 
 def read_pass(corpus: Corpus, rows: Int64Array, weights: np.ndarray, *, shape: Shape, pin: bool) -> Batch:
     """Reads and checks the M rows of one pass; raises UserError with shard and row where one breaks a rule of the format."""
-    read = []
-    for number in rows:
-        row = corpus[int(number)]
-        check_row(corpus, int(number), row)
-        read.append(row)
+    read = [_read_row(corpus, int(number)) for number in rows]
     return make_batch(read, numbers=rows.tolist(), weights=weights.tolist(), shape=shape, pin=pin)
 
 

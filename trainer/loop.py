@@ -12,19 +12,21 @@ import dataclasses
 import signal
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import torch
 
 from packer.errors import UserError
-from trainer import checkpoint
+from trainer.bad_steps import BadSteps
 from trainer.config import RunConfig, warmup_steps
 from trainer.evaluate import Evaluation
 from trainer.flops import flops_of, peak_flops
 from trainer.interrupts import Interrupts
-from trainer.loader import DamagedShardError, Prefetch, ShardCheck, StepWork, plan_step, read_steps
-from trainer.metrics import MetricsFile, Window, step_line
+from trainer.keeper import Keeper
+from trainer.loader import Prefetch, ShardCheck, StepWork, plan_step, read_steps
+from trainer.metrics import MetricsFile, Window, graphs_compiled, step_line
 from trainer.optim import learning_rate
+from trainer.parallel import DTYPES, compiling
 from trainer.prepare import Prepared, prepare, row_list
 from trainer.ranks import start_ranks
 from trainer.record import find, read_record, record, refuse_other_run
@@ -76,14 +78,14 @@ class _Loop:
         self.config, self.ranks, self.say = ready.prepared.config, ready.ranks, ready.say
         self.steps = ready.prepared.order.steps
         self.warmup = warmup_steps(self.config.warmup, total=self.steps)
-        self.refused = False  # a checkpoint could not be written: trying again would fill the disk again
-        self.saved = self.done = ready.start  # done: steps made, whatever became of what was due after them
-        dtype = torch.bfloat16 if self.config.dtype == "bf16" else torch.float32
-        self.window = Window(flops=flops_of(ready.model), peak=peak_flops(self.ranks.device, dtype))
+        self.within_step = False
+        self.done = ready.start  # steps made, whatever became of what was due after them
+        self.window = Window(flops=flops_of(ready.model), peak=peak_flops(self.ranks.device, DTYPES[self.config.dtype]))
         self.last_loss = float("nan")
-        # On the device, and read only where a line is due: the first step whose gradient was not finite, and how many there were.
-        self.bad_step = torch.full((), -1, dtype=torch.int64, device=self.ranks.device)
-        self.skipped = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
+        self.evaluated = False
+        self.bad = BadSteps(torch.device("cpu") if self.config.cpu_offload else self.ranks.device)
+        self.told = 0  # how many of them have been told of
+        self.keeper = Keeper(ready, self.bad)
 
     def train(self) -> int:
         """Makes the steps that are left; returns the exit status."""
@@ -104,7 +106,9 @@ class _Loop:
                         return 128 + wish
                     self._between(step + 1, evaluation, check)
         except UserError as error:
-            self._rescue(error)
+            # An error within a step may be this rank's alone: the others are in the middle of it, and nothing can be done together.
+            if not self.within_step:
+                self.keeper.rescue(error, done=self.done)
             raise
         finally:
             check.close()
@@ -126,6 +130,7 @@ class _Loop:
         error, work = None, None
         try:
             check.raise_if_broken()
+            self.keeper.hear()
             work = ahead.get()
         except UserError as raised:
             error = raised
@@ -134,25 +139,26 @@ class _Loop:
         if wish:
             return wish
         assert work is not None  # agree has raised where there is none
+        if step == ready.start and (ranks.device.type == "cuda" or config.compile):
+            self._warm_up(work)
         # So that a model with dropout draws the same numbers in a run that was interrupted.
         torch.manual_seed(((config.seed * 1_000_003 + step) * 65_537 + ranks.rank) % 2**63)
-        if step == ready.start and ranks.device.type == "cuda":
-            self._warm_up(work)
         rate = learning_rate(step, peak=config.lr, warmup=self.warmup, steps=self.steps, schedule=config.schedule)
-        result = train_step(
-            ready.model,
-            ready.units,
-            ready.optimizer,
-            work.passes,
-            supervised=work.plan.supervised,
-            lr=rate,
-            clip=config.clip,
-            reduce=config.reduce,
-            device=ranks.device,
-        )
-        self.done = step + 1
-        self.bad_step = torch.where((self.bad_step < 0) & ~result.finite, step, self.bad_step)
-        self.skipped += ~result.finite
+        self.within_step = True
+        with compiling() if config.compile else nullcontext():
+            result = train_step(
+                ready.model,
+                ready.units,
+                ready.optimizer,
+                work.passes,
+                denominator=work.plan.denominator,
+                lr=rate,
+                clip=config.clip,
+                reduce=config.reduce,
+                device=ranks.device,
+            )
+        self.within_step, self.done = False, step + 1
+        self.bad.add(step, result.finite)
         self.window.add(work, waited_s=waited)
         if step == ready.start or (step + 1) % config.log_every == 0 or step + 1 == self.steps:
             self._log(work, result, rate)
@@ -162,12 +168,14 @@ class _Loop:
         """One pass whose gradient is thrown away: kernels are compiled and tuned before a step is timed and before memory is full."""
         self.say("warm-up", "first pass: kernels are compiled and tuned, which may take minutes")
         began = time.perf_counter()
-        ready, first = self.ready, work.passes[:1]
-        accumulate(
-            ready.model, ready.units, first, supervised=work.plan.supervised, reduce="pass", device=self.ranks.device
-        )
+        ready, first, device = self.ready, work.passes[:1], self.ranks.device
+        self.within_step = True
+        with compiling() if self.config.compile else nullcontext():
+            accumulate(ready.model, ready.units, first, denominator=work.plan.denominator, reduce="pass", device=device)
+        self.within_step = False
         ready.optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         self.ranks.barrier()
         self.say("warm-up", f"done in {time.perf_counter() - began:.1f} s, not counted in the rates")
         self.window.restart()
@@ -175,7 +183,8 @@ class _Loop:
     def _log(self, work: StepWork, result: StepResult, rate: float) -> None:
         order, done = self.ready.prepared.order, work.plan.step + 1
         epoch = round(min(done * order.rows_per_step, order.positions) / order.rows, 6)
-        metrics = self.window.close(work, result, epoch=epoch, lr=rate, ranks=self.ranks)
+        skipped = self.ready.skipped + self.bad.count
+        metrics = self.window.close(work, result, epoch=epoch, lr=rate, skipped=skipped, ranks=self.ranks)
         self.last_loss = metrics.loss
         self._write(lambda file: file.add_step(metrics))
         self.say("", step_line(metrics, steps=self.steps))
@@ -186,10 +195,17 @@ class _Loop:
         self.ranks.together(lambda: add(file) if file is not None else None)
 
     def _refuse_non_finite(self) -> None:
-        bad, skipped = int(self.bad_step), int(self.skipped)
-        if bad < 0:
+        bad, skipped = self.bad.first, self.bad.count
+        if skipped == self.told:
             return
         rows = plan_step(self.ready.prepared, self.ready.counts, bad, world=self.ranks.world).rows
+        if self.config.non_finite == "skip":
+            self.told = skipped
+            self.say(
+                "note",
+                f"updates not made, because their gradient was not finite: {skipped:,}; the first is step {bad + 1}, rows {row_list(rows)}",
+            )
+            return
         raise UserError(
             f"step {bad + 1}: the gradient is not finite; its update was not made ({skipped} skipped so far). Rows: {row_list(rows)}",
             "look at the rows with `packer inspect`; lower --lr or lengthen --warmup, or leave rows out with --skip-rows, and go on from the "
@@ -200,7 +216,11 @@ class _Loop:
         """What is due after `done` steps besides training: none of it counts in the rates."""
         config, began, last = self.config, time.perf_counter(), done == self.steps
         if evaluation is not None and (last or (config.eval_every and done % config.eval_every == 0)):
+            graphs = graphs_compiled()
             loss = evaluation.loss(self.ready.model, self.ready.units)
+            if not self.evaluated:
+                self.window.expect(graphs_compiled() - graphs)
+            self.evaluated = True
             supervised = evaluation.supervised
             self._write(lambda file: file.add_eval(step=done, eval_loss=loss, eval_supervised_tokens=supervised))
             self.say(
@@ -210,57 +230,21 @@ class _Loop:
             self.ranks.together(check.finish)
         if last or (config.save_every and done % config.save_every == 0):
             self._refuse_non_finite()
-            self._save(done)
+            self.keeper.save(done)
+        if last:
+            self.keeper.wait()
         self.window.skip(time.perf_counter() - began)
-
-    def _save(self, done: int, *, skipped: int = 0) -> None:
-        """skipped: steps of this part of the run that made no update."""
-        ready, prepared, keep = self.ready, self.ready.prepared, self.config.keep
-        note = record(prepared, step=done, config_digest=ready.config_digest, skipped=ready.skipped + skipped)
-        self.refused = True
-        path = checkpoint.save(prepared.folder, note, ready.model, ready.optimizer, ranks=self.ranks)
-        self.refused = False
-        self.saved = done
-        self.say("", f"step {done}/{self.steps}  saved {path}")
-        for old in self.ranks.together(
-            lambda: checkpoint.prune(prepared.folder, keep=keep) if self.ranks.first else []
-        ):
-            self.say("", f"step {done}/{self.steps}  removed {old} (--keep {keep})")
 
     def _stop(self, wish: int, step: int) -> None:
         name = signal.Signals(wish).name
         if step == 0:
             self.say("stopped", f"{name} before the first step: nothing to save")
             return
-        if self.saved < step:
+        if self.keeper.begun < step:
             self._refuse_non_finite()
-            self._save(step)
+            self.keeper.save(step)
+        self.keeper.wait()
         self.say("stopped", f"{name} after step {step:,} of {self.steps:,}; the same command goes on from there")
-
-    def _rescue(self, error: UserError) -> None:
-        """Saves the steps that were made before an error ends the run: every rank has met it, and the error itself is still to be raised."""
-        if isinstance(error, DamagedShardError):
-            self.say(
-                "note", f"steps after {self.saved:,} are not saved: some may have been trained on the damaged shard"
-            )
-            return
-        bad, skipped, done = int(self.bad_step), int(self.skipped), self.done
-        if bad >= 0 and skipped == done - bad:
-            done, skipped = (
-                bad,
-                0,
-            )  # nothing has changed since the step before the first bad one: that is where the run stands
-        if done <= self.saved:
-            return
-        if self.refused:
-            self.say("note", f"steps after {self.saved:,} are not saved")
-            return
-        if skipped:
-            self.say("note", f"{skipped:,} of the steps saved below made no update, first step {bad + 1:,}")
-        try:
-            self._save(done, skipped=skipped)
-        except UserError as second:
-            self.say("note", f"steps after {self.saved:,} could not be saved: {second.message}")
 
     def _farewell(self) -> None:
         if self.ready.metrics is None:

@@ -7,11 +7,13 @@ not counted as done. slots: with padding and filling. useful: tokens of examples
 from __future__ import annotations
 
 import json
+import math
 import resource
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import NoneType
 
 import torch
 
@@ -29,8 +31,9 @@ NAME = "metrics.jsonl"
 class StepMetrics:
     """Of one step: step (updates done), epoch (share of the rows passed), loss (sum ÷ supervised tokens, all ranks), lr, grad_norm, slots,
     useful_tokens, supervised_tokens. Of the window: the rates, step_s and data_wait_s (seconds a step, of the rank that waited longest).
-    mfu: of useful tokens, mfu_padded: of all slots; None where the device's peak or the model's count is not known.
-    recompiles: graphs compiled since the start. peak_memory_bytes: of the rank with most; on CPU the process's largest resident size.
+    objective: what is optimised where that is not `loss`, of the step. mfu: of useful tokens, mfu_padded: of all slots; None where the device's peak or the model's count is not known.
+    recompiles: graphs compiled after the first step, where there should be none. skipped: updates left out since the run began because their
+    gradient was not finite. peak_memory_bytes: of the rank with most; on CPU the process's largest resident size.
     """
 
     step: int
@@ -47,7 +50,9 @@ class StepMetrics:
     step_s: float
     data_wait_s: float
     recompiles: int
+    skipped: int
     peak_memory_bytes: int
+    objective: float | None = None
     mfu: float | None = None
     mfu_padded: float | None = None
 
@@ -57,6 +62,7 @@ class Window:
 
     def __init__(self, *, flops: Flops | None, peak: float | None) -> None:
         self._flops, self._peak = flops, peak
+        self._expected_graphs: int | None = None  # not known before the first step is made
         self.restart()
 
     def restart(self) -> None:
@@ -74,13 +80,26 @@ class Window:
         self._squares += work.plan.squares
         self._waited += waited_s
 
-    def close(self, work: StepWork, result: StepResult, *, epoch: float, lr: float, ranks: Ranks) -> StepMetrics:
+    def close(
+        self, work: StepWork, result: StepResult, *, epoch: float, lr: float, skipped: int, ranks: Ranks
+    ) -> StepMetrics:
         """The metrics of the step just made, and a new window. Every rank calls it; waits for the device."""
-        loss_sum, grad_norm = result.loss_sum.item(), result.grad_norm.item()
+        loss_sum, objective_sum = result.loss_sum.item(), result.objective_sum.item()
+        grad_norm = result.grad_norm.item()
         seconds = time.perf_counter() - self._began
         slots = sum(batch.shape.slots for batch in work.passes)
         useful = sum(batch.useful_tokens for batch in work.passes)
-        table = ranks.gather([loss_sum, useful, self._useful, self._waited, _recompiles(), _peak_memory(ranks.device)])
+        table = ranks.gather(
+            [
+                loss_sum,
+                useful,
+                self._useful,
+                self._waited,
+                self._recompiles(),
+                _peak_memory(ranks.device),
+                objective_sum,
+            ]
+        )
         summed, largest = table.sum(dim=0).tolist(), table.max(dim=0).values.tolist()
         metrics = StepMetrics(
             step=work.plan.step + 1,
@@ -97,7 +116,9 @@ class Window:
             step_s=seconds / self._steps,
             data_wait_s=largest[3] / self._steps,
             recompiles=int(largest[4]),
+            skipped=skipped,
             peak_memory_bytes=int(largest[5]),
+            objective=None if work.plan.examples is None else summed[6] / work.plan.examples,
             mfu=self._utilisation(summed[2], seconds * ranks.world),
             mfu_padded=self._utilisation(self._slots * ranks.world, seconds * ranks.world),
         )
@@ -114,8 +135,19 @@ class Window:
         """Leaves seconds out of the window that were not training: a checkpoint, an evaluation."""
         self._began += seconds
 
+    def expect(self, graphs: int) -> None:
+        """These graphs were compiled for the first time, not again: those of the first evaluation."""
+        if self._expected_graphs is not None:
+            self._expected_graphs += graphs
 
-def _recompiles() -> int:
+    def _recompiles(self) -> int:
+        if self._expected_graphs is None:
+            self._expected_graphs = graphs_compiled()
+        return graphs_compiled() - self._expected_graphs
+
+
+def graphs_compiled() -> int:
+    """By torch.compile in this process."""
     # Looked up, not imported: importing dynamo takes seconds, and where nobody has, nothing was compiled.
     dynamo = sys.modules.get("torch._dynamo.utils")
     return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo is not None else 0
@@ -161,9 +193,11 @@ class MetricsFile:
         self._add({"step": step, "eval_loss": eval_loss, "eval_supervised_tokens": eval_supervised_tokens})
 
     def _add(self, document: dict[str, int | float]) -> None:
+        # JSON has no word for what is not a number; readers stop at Python's.
+        finite = {name: value if math.isfinite(value) else None for name, value in document.items()}
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(document) + "\n")
+                file.write(json.dumps(finite, allow_nan=False) + "\n")
         except OSError as error:
             raise UserError(
                 f"{self._path}: cannot be written ({error.strerror})",
@@ -172,15 +206,15 @@ class MetricsFile:
 
 
 def _read_line(line: str) -> dict[str, float] | None:
-    """A line as it was written: an object of numbers with a step; None for anything else."""
+    """A line as it was written: an object of numbers (null: not finite) with a step; None for anything else."""
     try:
         document = json.loads(line)
     except (json.JSONDecodeError, RecursionError):
         return None
     ours = (
         isinstance(document, dict)
-        and "step" in document
-        and all(type(value) in (int, float) for value in document.values())
+        and type(document.get("step")) is int
+        and all(type(value) in (int, float, NoneType) for value in document.values())
     )
     return document if ours else None
 

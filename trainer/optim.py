@@ -49,9 +49,9 @@ def decayed(name: str, parameter: Tensor) -> bool:
 def make_optimizer(
     model: nn.Module, *, lr: float, betas: tuple[float, float], weight_decay: float
 ) -> torch.optim.AdamW:
-    """AdamW over the model's parameters, two groups (decayed or not), its fp32 state made at once, so that memory is known before the first step.
+    """AdamW over the model's parameters, two groups (decayed or not), its state made at once, so that memory is known before the first step.
 
-    Raises ValueError where the state is not fp32.
+    Moments are fp32, or float64 like the weights of a run for checks. Raises ValueError where they would be less.
     """
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     groups = [
@@ -68,7 +68,7 @@ def make_optimizer(
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }
-        low = [key for key, value in state.items() if value.dtype != torch.float32]
+        low = [key for key, value in state.items() if value.dtype not in (torch.float32, torch.float64)]
         if low:
             raise ValueError(f"optimiser state {low[0]} of {name} is {state[low[0]].dtype}, not fp32")
         optimizer.state[parameter] = state

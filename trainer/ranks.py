@@ -10,6 +10,7 @@ On a GPU the group has two backends: NCCL for tensors of the device, gloo for th
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -31,13 +32,14 @@ _LET_GO_S = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks:
-    """rank of world over all machines, local_rank of local_world on this one, and this rank's device."""
+    """rank of world over all machines, local_rank of local_world on this one, and this rank's device. group: what they talk over, None: torch's default."""
 
     rank: int
     world: int
     local_rank: int
     local_world: int
     device: torch.device
+    group: dist.ProcessGroup | None = None
 
     @property
     def first(self) -> bool:
@@ -55,11 +57,11 @@ class Ranks:
                 raise error
             return signal
         news = torch.tensor([int(error is not None), signal])
-        dist.all_reduce(news, op=dist.ReduceOp.MAX)
+        dist.all_reduce(news, op=dist.ReduceOp.MAX, group=self.group)
         failed, signal = news.tolist()
         if failed:
             errors: list[UserError | None] = [None] * self.world
-            dist.all_gather_object(errors, error)
+            dist.all_gather_object(errors, error, group=self.group)
             raise next(each for each in errors if each is not None)
         return signal
 
@@ -78,7 +80,7 @@ class Ranks:
         table = torch.zeros(self.world, len(values), dtype=torch.float64)
         table[self.rank] = torch.tensor(values, dtype=torch.float64)
         if self.world > 1:
-            dist.all_reduce(table)
+            dist.all_reduce(table, group=self.group)
         return table
 
     def gather_objects(self, value: _Result) -> list[_Result]:
@@ -86,8 +88,12 @@ class Ranks:
         if self.world == 1:
             return [value]
         every: list[_Result | None] = [None] * self.world
-        dist.all_gather_object(every, value)
+        dist.all_gather_object(every, value, group=self.group)
         return cast("list[_Result]", every)
+
+    def apart(self) -> Ranks:
+        """The same ranks talking over a group of their own, on the host: for a thread, whose words must not mix with the main thread's. All call it."""
+        return dataclasses.replace(self, group=dist.new_group(backend="gloo"))
 
     def barrier(self) -> None:
         """Returns once every rank is here."""

@@ -36,6 +36,7 @@ class Record:
     positions: int
     seed: int
     balance: str
+    loss_weighting: str
     model: str
     config_digest: str
     options: Mapping[str, TomlValue | None]
@@ -49,6 +50,7 @@ _FIXED = {
     "positions": "--steps or --epochs (rows trained on in all)",
     "seed": "--seed",
     "balance": "--balance",
+    "loss_weighting": "--loss-weighting",
     "model": "--model",
     "config_digest": "the model's config.json (its digest)",
 }
@@ -65,6 +67,7 @@ def record(prepared: Prepared, *, step: int, config_digest: str, skipped: int = 
         positions=order.positions,
         seed=order.seed,
         balance=config.balance,
+        loss_weighting=config.loss_weighting,
         model=Path(prepared.model).name,
         config_digest=config_digest,
         options=config.options(),

@@ -19,10 +19,19 @@ from packer.manifest import Manifest
 from trainer import checkpoint
 from trainer.batch import Shape
 from trainer.companions import keep_companions
+from trainer.config import RunConfig
 from trainer.metrics import MetricsFile
 from trainer.model import PackedModel, plan_model, try_out
 from trainer.optim import make_optimizer
-from trainer.parallel import checkpoint_blocks, shard
+from trainer.parallel import (
+    DTYPES,
+    checkpoint_blocks,
+    compile_blocks,
+    compute_in_float64,
+    master_dtype,
+    prove_compiler,
+    shard,
+)
 from trainer.prepare import Counts, Prepared, check_targets, describe, fits_model
 from trainer.ranks import Ranks
 from trainer.record import Record, changed_options, read_record, record
@@ -30,7 +39,7 @@ from trainer.run_folder import write_options
 from trainer.same_tokenizer import check_tokenizer
 from trainer.say import Say
 from trainer.source import weight_files
-from trainer.weights import Weights, fill
+from trainer.weights import Weights, fill, move_buffers
 
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.AlphaDropout)
 
@@ -62,15 +71,18 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     if config.init == "pretrained":  # one rank of a machine fetches, the others find it there
         ranks.together(lambda: weight_files(prepared.model) if ranks.local_rank == 0 else [])
     model, weights = ranks.together(lambda: _plan_model(prepared, ranks))
-    checkpoint_blocks(model.blocks, config.activation_checkpointing)
-    dtype = torch.bfloat16 if config.dtype == "bf16" else torch.float32
-    units = shard(model, model.blocks, dtype=dtype, ranks=ranks, replicas=config.replicas)
-    ranks.together(lambda: fill(model, model.model, weights, ranks.device))
+    units = _shard(model, config, ranks)
+    offloaded = config.cpu_offload and ranks.device.type != "cpu"
+    ranks.together(lambda: fill(model, model.model, weights, torch.device("cpu") if offloaded else ranks.device))
+    if offloaded:
+        move_buffers(model, ranks.device)  # FSDP moves parameters alone
     ranks.together(lambda: try_out(model, prepared.model, ranks.device))
     ranks.together(lambda: keep_companions(prepared, model.model) if ranks.first else None)
     _introduce(prepared, model, ranks, say)
     for label, text in (*compared, *_dropout(model)):
         say(label, text)
+    if config.cpu_offload and not offloaded:
+        say("note", "--cpu-offload does nothing here: on a CPU all lies in the host's memory anyway")
     optimizer = make_optimizer(model, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
     saved = None if found is None else _go_back(prepared, model, optimizer, found, config_digest, ranks, say)
     start = 0 if saved is None else saved.step
@@ -93,12 +105,26 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
             capacity=prepared.corpus.capacity,
             max_segments=prepared.max_segments,
             max_segment_len=prepared.max_segment_len,
+            weighted=config.loss_weighting == "example",
         ),
         metrics=metrics,
         start=start,
         skipped=0 if saved is None else saved.skipped,
         config_digest=config_digest,
     )
+
+
+def _shard(model: PackedModel, config: RunConfig, ranks: Ranks) -> list[FSDPModule]:
+    """Each wraps what the one before made: compilation, recomputation, sharding."""
+    dtype, blocks = DTYPES[config.dtype], model.blocks
+    if dtype == torch.float64:
+        compute_in_float64(model, blocks)
+    if config.compile:
+        ranks.together(lambda: prove_compiler(ranks.device))
+        compile_blocks(blocks)
+    if not (config.compile and config.activation_checkpointing == "selective"):
+        checkpoint_blocks(blocks, config.activation_checkpointing)
+    return shard(model, blocks, dtype=dtype, ranks=ranks, replicas=config.replicas, cpu_offload=config.cpu_offload)
 
 
 def _manifests(prepared: Prepared) -> list[Manifest]:
@@ -112,7 +138,7 @@ def _plan_model(prepared: Prepared, ranks: Ranks) -> tuple[PackedModel, Weights]
         prepared.model,
         init=config.init,
         seed=config.seed,
-        dtype=torch.float32,
+        dtype=master_dtype(DTYPES[config.dtype]),
         kernels=config.kernels,
         device=ranks.device,
         vocab_at_least=max(max(manifest.max_token_id, manifest.pad_id) for manifest in manifests) + 1,
@@ -128,7 +154,7 @@ def _introduce(prepared: Prepared, model: PackedModel, ranks: Ranks, say: Say) -
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(
         "model",
-        f"{prepared.model} ({config.init}): {parameters:,} parameters, fp32 master weights, computing in {config.dtype} "
+        f"{prepared.model} ({config.init}): {parameters:,} parameters, {'fp64' if config.dtype == 'fp64' else 'fp32'} master weights, computing in {config.dtype} "
         f"on {ranks.device.type}, activation checkpointing {config.activation_checkpointing}",
     )
     if model.unused_weights:

@@ -176,6 +176,13 @@ def fill(model: nn.Module, inner: nn.Module, weights: Weights, device: torch.dev
         weights.fill({**dict(inner.named_buffers()), **inner.state_dict()})
 
 
+def move_buffers(model: nn.Module, device: torch.device) -> None:
+    """Buffers (rotary frequencies, say) to where the computation is, of a model whose parameters wait elsewhere."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
+
+
 def _set(model: nn.Module, name: str, value: nn.Parameter | None) -> None:
     path, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(path), leaf, value)

@@ -5,8 +5,11 @@ python -m tests.trainer.ranks_script FOLDER     FOLDER/packed are shards; writes
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,14 +25,17 @@ from trainer.config import RunConfig
 from trainer.evaluate import Evaluation
 from trainer.loader import ShardCheck, StepWork, plan_step, read_steps
 from trainer.optim import gradient_norm, make_optimizer
-from trainer.parallel import checkpoint_blocks, shard
+from trainer.parallel import DTYPES, checkpoint_blocks, master_dtype, shard
 from trainer.prepare import Counts, prepare
 from trainer.ranks import Ranks, start_ranks
 from trainer.record import record
+from trainer.saver import Saver
 from trainer.step import accumulate, train_step
 
 STEP = 1  # spans two epochs
+DTYPES_HERE = ("fp32", "fp64")
 CASES = {
+    "four rows a pass": {"micro_rows": 4},
     "one row a pass": {},
     "reduced once a step": {"reduce": "step"},
     "two rows a pass": {"micro_rows": 2},
@@ -37,6 +43,8 @@ CASES = {
     "some recomputed": {"activation_checkpointing": "selective"},
     "filled": {"micro_rows": 3},
     "replicated": {"replicas": 2},
+    "by example": {"loss_weighting": "example"},
+    "by example, two rows a pass": {"loss_weighting": "example", "micro_rows": 2},
 }
 
 
@@ -47,7 +55,13 @@ def config_of(folder: Path, **case: object) -> RunConfig:
 
 
 def shape_of(config: RunConfig) -> Shape:
-    return Shape(rows=config.micro_rows, capacity=CAPACITY, max_segments=MAX_SEGMENTS, max_segment_len=CAPACITY)
+    return Shape(
+        rows=config.micro_rows,
+        capacity=CAPACITY,
+        max_segments=MAX_SEGMENTS,
+        max_segment_len=CAPACITY,
+        weighted=config.loss_weighting == "example",
+    )
 
 
 def work_of(config: RunConfig, ranks: Ranks, step: int = STEP) -> StepWork:
@@ -60,9 +74,10 @@ def work_of(config: RunConfig, ranks: Ranks, step: int = STEP) -> StepWork:
 
 
 def sharded(config: RunConfig, ranks: Ranks, seed: int = 0) -> tuple[StandIn, list[nn.Module], torch.optim.AdamW]:
-    model = StandIn(VOCAB, seed)
+    model = StandIn(VOCAB, seed).to(master_dtype(DTYPES[config.dtype]))
     checkpoint_blocks(model.blocks, config.activation_checkpointing)
-    units = shard(model, model.blocks, dtype=torch.float32, ranks=ranks, replicas=min(config.replicas, ranks.world))
+    dtype, replicas = DTYPES[config.dtype], min(config.replicas, ranks.world)
+    units = shard(model, model.blocks, dtype=dtype, ranks=ranks, replicas=replicas)
     return model, units, make_optimizer(model, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
 
 
@@ -70,25 +85,40 @@ def whole(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: (t.full_tensor() if hasattr(t, "full_tensor") else t).clone() for name, t in tensors.items()}
 
 
+def no_room(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def says(function: Callable[[], object], said: str) -> float:
+    """1 where it raises a UserError that says so."""
+    try:
+        function()
+    except UserError as error:
+        return float(said in error.message)
+    return 0.0
+
+
 def main(folder: Path) -> None:
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     facts: dict[str, object] = {}
     with start_ranks() as ranks:
-        for name, case in CASES.items():
-            config = config_of(folder, **case)
+        for (name, case), dtype in itertools.product(CASES.items(), DTYPES_HERE):
+            config = config_of(folder, dtype=dtype, **case)
             model, units, _ = sharded(config, ranks)
             work = work_of(config, ranks)
             loss = accumulate(
-                model, units, work.passes, supervised=work.plan.supervised, reduce=config.reduce, device=ranks.device
+                model, units, work.passes, denominator=work.plan.denominator, reduce=config.reduce, device=ranks.device
             )
-            tensors[name] = whole({key: parameter.grad for key, parameter in model.named_parameters()})
-            facts[name] = {
-                "loss": float(ranks.gather([float(loss)]).sum()) / work.plan.supervised,
+            key = f"{name}, {dtype}"
+            tensors[key] = whole({path: parameter.grad for path, parameter in model.named_parameters()})
+            facts[key] = {
+                "loss": float(ranks.gather([float(loss[1])]).sum()) / work.plan.supervised,
+                "objective": float(ranks.gather([float(loss[0])]).sum()) / work.plan.denominator,
                 "norm": float(gradient_norm(model)),
                 "passes": len(work.passes),
             }
 
-        config = config_of(folder)
+        config = config_of(folder, dtype="fp32")
         model, units, optimizer = sharded(config, ranks)
         evaluation = Evaluation(open_corpus(folder / "packed", split="eval"), shape=shape_of(config), ranks=ranks)
         facts["eval"] = evaluation.loss(model, units)
@@ -100,7 +130,7 @@ def main(folder: Path) -> None:
                 units,
                 optimizer,
                 work.passes,
-                supervised=work.plan.supervised,
+                denominator=work.plan.denominator,
                 lr=1e-2,
                 clip=1.0,
                 reduce="pass",
@@ -110,11 +140,10 @@ def main(folder: Path) -> None:
         facts["tied"] = model.head.weight is model.embedding.weight
         tensors["trained"] = whole(checkpoint.state_of(model, optimizer))
         facts["saved"] = str(
-            checkpoint.save(
+            checkpoint.write(
                 Path(str(config.out)),
                 record(prepare(config), step=ranks.world, config_digest=""),
-                model,
-                optimizer,
+                checkpoint.state_of(model, optimizer),
                 ranks=ranks,
             )
         )
@@ -122,6 +151,21 @@ def main(folder: Path) -> None:
         checkpoint.load(Path(str(facts["saved"])), other, its_optimizer, ranks=ranks)
         tensors["loaded"] = whole(checkpoint.state_of(other, its_optimizer))
         facts["tied after loading"] = other.head.weight is other.embedding.weight
+
+        apart, _, its_optimizer = sharded(config_of(folder, dtype="fp32", replicas=2), ranks, seed=3)
+        checkpoint.load(Path(str(facts["saved"])), apart, its_optimizer, ranks=ranks)
+        state = checkpoint.stage(checkpoint.state_of(apart, its_optimizer))
+        note = record(prepare(config), step=1, config_digest="")
+        facts["saved, replicated"] = str(
+            checkpoint.write(folder / f"replicated-{ranks.world}", note, state, ranks=ranks)
+        )
+
+        saver = Saver(folder / f"no-room-{ranks.world}", ranks, keep=0)
+        if ranks.rank == ranks.world - 1:
+            checkpoint.FileSystemWriter.write_data = no_room  # type: ignore[method-assign]  # on one rank only
+        saver.begin(record(prepare(config), step=1, config_digest=""), model, optimizer)
+        facts["no room"] = ranks.gather([says(saver.wait, "no space left on the disk")]).tolist()
+        facts["left behind"] = [path.name for path in (folder / f"no-room-{ranks.world}" / "checkpoints").iterdir()]
 
         facts["signal"] = ranks.agree(signal=15 if ranks.rank == ranks.world - 1 else 0)
         try:

@@ -54,6 +54,10 @@ class StandIn(nn.Module):
         positions: Tensor,
         targets: Tensor,
         count: int,
+        target_weights: Tensor | None = None,
     ) -> Tensor:
         logits = self.logits(input_ids, position_ids, segments)
-        return F.cross_entropy(logits[positions[:count]], targets[:count], reduction="sum")
+        losses = F.cross_entropy(logits[positions[:count]], targets[:count], reduction="none")
+        if target_weights is None:
+            return losses.sum()
+        return torch.stack([(losses * target_weights[:count]).sum(), losses.sum().detach()])

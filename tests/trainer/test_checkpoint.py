@@ -25,6 +25,7 @@ NOTE = Record(
     positions=9,
     seed=0,
     balance="off",
+    loss_weighting="token",
     model="m",
     config_digest="",
     options={},
@@ -47,7 +48,7 @@ def trained() -> tuple[StandIn, torch.optim.AdamW]:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     with start_ranks() as ranks:
-        return checkpoint.save(tmp_path / "run", NOTE, *trained(), ranks=ranks)
+        return checkpoint.write(tmp_path / "run", NOTE, checkpoint.state_of(*trained()), ranks=ranks)
 
 
 def load(saved: Path, model: StandIn, optimizer: torch.optim.AdamW) -> None:
@@ -58,7 +59,7 @@ def load(saved: Path, model: StandIn, optimizer: torch.optim.AdamW) -> None:
 def test_weights_and_the_optimizers_moments_and_counts_come_back(tmp_path: Path) -> None:
     model, optimizer = trained()
     with start_ranks() as ranks:
-        saved = checkpoint.save(tmp_path / "run", NOTE, model, optimizer, ranks=ranks)
+        saved = checkpoint.write(tmp_path / "run", NOTE, checkpoint.state_of(model, optimizer), ranks=ranks)
     other, its_optimizer = made(seed=1)
     load(saved, other, its_optimizer)
     for mine, theirs in zip(other.parameters(), model.parameters(), strict=True):
@@ -122,7 +123,7 @@ def test_a_full_disk_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(checkpoint, "save_state", full)
     monkeypatch.setattr(checkpoint, "_free_bytes", lambda _: 4096)
     with start_ranks() as ranks, pytest.raises(UserError, match="no space left on the disk: a checkpoint takes"):
-        checkpoint.save(tmp_path / "run", NOTE, *made(), ranks=ranks)
+        checkpoint.write(tmp_path / "run", NOTE, checkpoint.state_of(*made()), ranks=ranks)
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
 
 

@@ -41,6 +41,24 @@ def test_equals_cross_entropy_with_its_gradients(
         torch.testing.assert_close(grad, want, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("count", [0, 1, 9, 40])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_weighted_targets_count_as_often_as_they_weigh(
+    count: int, softcap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss, "CHUNK", 8)
+    hidden, weight, positions, targets = inputs()
+    factors = torch.rand(40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ours = cross_entropy_sum(hidden, weight, positions, targets, count, softcap=softcap, target_weights=factors)
+    logits = hidden @ weight.T if softcap is None else softcap * torch.tanh(hidden @ weight.T / softcap)
+    each = F.cross_entropy(logits[positions[:count]], targets[:count], reduction="none")
+    expected = (each * factors[:count]).sum()
+    torch.testing.assert_close(ours, torch.stack([expected, each.sum()]), rtol=1e-13, atol=0)
+    got = torch.autograd.grad(ours[0] * 0.37, [hidden, weight])
+    for grad, want in zip(got, torch.autograd.grad(expected * 0.37, [hidden, weight]), strict=True):
+        torch.testing.assert_close(grad, want, rtol=1e-11, atol=1e-13)
+
+
 def test_a_position_may_occur_twice() -> None:
     hidden, weight, _, _ = inputs()
     positions, targets = torch.tensor([3, 3]), torch.tensor([1, 2])

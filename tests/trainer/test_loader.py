@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from packer.errors import UserError
 from tests.trainer.shards_fixture import Example, random_rows, write_corpus
@@ -19,6 +21,13 @@ from trainer.prepare import Counts, Prepared, prepare
 def prepared(tmp_path: Path) -> Prepared:
     write_corpus(tmp_path / "packed", rows=random_rows(40, seed=1))
     return prepare(RunConfig(shards=str(tmp_path / "packed"), model="none", rows_per_step=7))
+
+
+@pytest.fixture(scope="module")
+def eleven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("eleven") / "packed"
+    write_corpus(path, rows=random_rows(11, seed=4))
+    return path
 
 
 def flip(path: Path, place: int) -> None:
@@ -100,6 +109,48 @@ def test_windowed_steps_are_of_like_rows_whatever_the_ranks(prepared: Prepared, 
     for step in range(window.order.steps):
         dealt = [plan_step(window, counts, step, world=world) for world in (1, 2, 3)]
         assert len({(tuple(plan.rows.tolist()), plan.supervised, plan.squares) for plan in dealt}) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 25),
+    st.integers(1, 7),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from(["batch", "off"]),
+    st.sets(st.integers(0, 10), max_size=3),
+    st.sampled_from(["token", "example"]),
+)
+def test_whatever_the_ranks_and_passes_a_step_trains_on_its_rows_once_and_all_ranks_pass_alike(
+    eleven: Path,
+    rows_per_step: int,
+    world: int,
+    micro_rows: int,
+    epochs: int,
+    balance: str,
+    skipped: set[int],
+    weighting: str,
+) -> None:
+    options = {"rows_per_step": rows_per_step, "micro_rows": micro_rows, "epochs": epochs, "balance": balance}
+    options |= {"skip_rows": tuple(skipped), "loss_weighting": weighting}
+    prepared = prepare(RunConfig(shards=str(eleven), model="none", **options))  # type: ignore[arg-type]
+    counts, rows = Counts.of(prepared.corpus), random_rows(11, seed=4)
+    seen: list[int] = []
+    for step in range(prepared.order.steps):
+        wanted = prepared.order.step(step)
+        trained = [int(r) for r, w in zip(wanted.rows, wanted.weights, strict=True) if w and int(r) not in skipped]
+        if not trained:
+            with pytest.raises(UserError, match="none of its rows"):
+                plan_step(prepared, counts, step, world=world)
+            continue
+        plan = plan_step(prepared, counts, step, world=world)
+        assert plan.deal.rows.shape == (-(-rows_per_step // (world * micro_rows)), world, micro_rows)
+        assert sorted(plan.deal.rows[plan.deal.weights].tolist()) == sorted(trained)
+        assert plan.supervised == sum(sum(example.mask) for row in trained for example in rows[row])
+        examples = sum(len(rows[row]) for row in trained)
+        assert plan.denominator == (examples if weighting == "example" else plan.supervised)
+        seen += trained
+    assert sorted(seen) == sorted(epochs * list(set(range(11)) - skipped))
 
 
 def test_a_skipped_row_keeps_its_place_and_loses_its_weight(prepared: Prepared, tmp_path: Path) -> None:

@@ -40,12 +40,17 @@ def test_a_line_holds_rates_of_the_window_and_sums_of_the_step(tmp_path: Path, m
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     work = one_step(tmp_path)
     window = Window(flops=Flops(token=10.0, supervised=3.0, square=2.0), peak=1000.0)
-    result = StepResult(loss_sum=torch.tensor(50.0), grad_norm=torch.tensor(2.0), finite=torch.tensor(True))
+    result = StepResult(
+        loss_sum=torch.tensor(50.0),
+        objective_sum=torch.tensor(50.0),
+        grad_norm=torch.tensor(2.0),
+        finite=torch.tensor(True),
+    )
     for waited in (0.5, 1.5):
         window.add(work, waited_s=waited)
     now[0] += 14.0
     window.skip(4.0)  # a checkpoint
-    metrics = window.close(work, result, epoch=0.5, lr=1e-3, ranks=ALONE)
+    metrics = window.close(work, result, epoch=0.5, lr=1e-3, skipped=0, ranks=ALONE)
     useful, supervised, squares = work.passes[0].useful_tokens, work.plan.supervised, work.plan.squares
     assert (metrics.step, metrics.slots, metrics.useful_tokens, metrics.supervised_tokens) == (
         7,

@@ -48,13 +48,18 @@ def test_biases_norms_gates_and_short_convolutions_do_not_decay() -> None:
     shapes = {
         "layers.0.mlp.up_proj.weight": (4, 4),
         "embed_tokens.weight": (9, 4),
+        "layers.0.mlp.gate_proj.weight": (4, 4),
+        "layers.0.mlp.gate.weight": (8, 4),  # a router
+        "layers.0.mlp.shared_expert_gate.weight": (1, 4),
+        "layers.0.mlp.experts.gate_up_proj": (8, 4, 4),
+        "layers.0.linear_attn.in_proj_a.weight": (2, 4),
         "layers.0.mlp.up_proj.bias": (4,),
         "layers.0.input_layernorm.weight": (4,),
         "layers.0.linear_attn.A_log": (2,),
         "layers.0.linear_attn.dt_bias": (2,),
         "layers.0.linear_attn.conv1d.weight": (8, 1, 4),
     }
-    assert [name for name, shape in shapes.items() if decayed(name, torch.empty(shape))] == list(shapes)[:2]
+    assert [name for name, shape in shapes.items() if decayed(name, torch.empty(shape))] == list(shapes)[:7]
 
 
 def test_the_groups_hold_each_parameter_once_with_its_decay() -> None:

@@ -34,6 +34,7 @@ KEYS = [
     "step_s",
     "data_wait_s",
     "recompiles",
+    "skipped",
     "peak_memory_bytes",
 ]
 
@@ -215,6 +216,8 @@ def changed(folder: Path, **more: object) -> RunConfig:
         ({"seed": 1}, "--seed: 0 then, 1 now"),
         ({"balance": "off"}, "--balance: batch then, off now"),
         ({"balance": "window"}, "--balance: batch then, window now"),
+        ({"loss_weighting": "example"}, "--loss-weighting: token then, example now"),
+        ({"steps": None, "epochs": 3}, "--steps or --epochs"),
     ],
 )
 @pytest.mark.usefixtures("uninterrupted")
@@ -225,9 +228,25 @@ def test_a_run_does_not_go_on_with_other_rows(folder: Path, other: dict[str, obj
 
 
 @pytest.mark.usefixtures("uninterrupted")
+def test_a_run_does_not_go_on_with_another_corpus(folder: Path, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "packed", rows=random_rows(21, seed=7), eval_rows=random_rows(3, seed=1))
+    with pytest.raises(UserError, match=r"saved by another run \(--shards: [0-9a-f]{32} then, [0-9a-f]{32} now\)"):
+        run(changed(folder, shards=str(tmp_path / "packed")))
+
+
+@pytest.mark.usefixtures("uninterrupted")
 def test_a_run_with_checkpoints_is_never_written_over(folder: Path) -> None:
     with pytest.raises(UserError, match="step-000012, and --resume never would write over it"):
         run(changed(folder, resume="never"))
+
+
+def test_cpu_offload_on_a_cpu_is_said_to_do_nothing_and_does_nothing(
+    folder: Path, uninterrupted: list[float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = {**options(folder, "x", cpu_offload=True, save_every=0, eval_every=0), "out": str(tmp_path / "offload")}
+    assert run(RunConfig(**chosen)) == 0  # type: ignore[arg-type]
+    assert "--cpu-offload does nothing here" in capsys.readouterr().out
+    assert losses(tmp_path, "offload") == uninterrupted
 
 
 def test_an_unfinished_checkpoint_is_not_one(folder: Path, uninterrupted: list[float], tmp_path: Path) -> None:

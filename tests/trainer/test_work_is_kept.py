@@ -192,6 +192,46 @@ def test_a_gradient_that_is_not_finite_stops_the_run_with_step_and_rows(
     assert json.loads(saved.read_text())["skipped"] == 1
 
 
+def test_a_run_told_to_go_on_leaves_bad_updates_out_counts_them_and_names_the_first(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainer import step as step_module
+    from trainer.prepare import prepare
+
+    original, made = step_module.loss_of, iter(range(10**6))
+    # Four passes a step: one of the second step, all of the fifth.
+    bad = {5, *range(16, 20)}
+    monkeypatch.setattr(
+        step_module,
+        "loss_of",
+        lambda model, batch: original(model, batch) * (float("nan") if next(made) in bad else 1.0),
+    )
+    chosen = RunConfig(**{**options(folder, "x", non_finite="skip", log_every=2), "out": str(tmp_path / "on")})  # type: ignore[arg-type]
+    assert run(chosen) == 0
+    text = (tmp_path / "on" / "metrics.jsonl").read_text()
+    assert "NaN" not in text  # no JSON
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(line["step"], line["skipped"]) for line in lines] == [
+        (1, 0), (2, 1), (4, 1), (6, 2), (8, 2), (10, 2), (12, 2)
+    ]  # fmt: skip
+    assert [line["loss"] is None for line in lines] == [False, True, *[False] * 5]
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    said = capsys.readouterr().out
+    rows = ", ".join(str(row) for row in prepare(chosen).order.step(1).rows)
+    assert f"because their gradient was not finite: 1; the first is step 2, rows {rows}" in said
+    assert said.count("updates not made") == 2  # told when there is another, not at every line
+    records = {
+        path.name: json.loads((path / "run.json").read_text()) for path in (tmp_path / "on/checkpoints").iterdir()
+    }
+    assert {name: record["skipped"] for name, record in records.items()} == {
+        "step-000004": 1,
+        "step-000008": 2,
+        "step-000012": 2,
+    }
+    # Readers of the file are not thrown by a line without a loss.
+    assert MetricsFile(tmp_path / "on", after=12).unreadable == 0
+
+
 def test_a_run_stopped_by_its_first_bad_step_stands_before_it(
     folder: Path, whole: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +262,7 @@ def test_a_checkpoint_that_found_no_room_is_not_tried_twice(
         tried.append(1)
         raise UserError("no space left", "free space")
 
-    monkeypatch.setattr(checkpoint, "save", full)
+    monkeypatch.setattr(checkpoint, "write", full)
     with pytest.raises(UserError, match="no space left"):
         run(RunConfig(**options(folder, "noroom")))  # type: ignore[arg-type]
     assert len(tried) == 1

@@ -28,17 +28,20 @@ def cross_entropy_sum(
     count: int,
     *,
     softcap: float | None = None,
+    target_weights: Tensor | None = None,
 ) -> Tensor:
     """Σ over the first `count` entries of −log softmax(weight · hidden[positions[i]])[targets[i]].
 
     hidden [T, H], weight [V, H], positions and targets int64 [K] of a length that never changes; what lies past `count` (a host integer) is never read.
     softcap c replaces logits x by c·tanh(x/c) (Gemma 2). Logits, softmax and sum are float32 (float64 where hidden is float64), and so is the scalar
-    that is given back. With count 0 it is 0, still connected to hidden and weight, so that a sharded model's backward hooks run on this rank too.
+    that is given back. target_weights w float64 [K]: gives [2] instead, Σ wᵢ·(−log …) and, without a gradient, the plain sum. With count 0 it is 0, still connected to hidden and weight, so that a sharded model's backward hooks run on this rank too.
     """
     if not 0 <= count <= len(positions) or len(positions) != len(targets):
         raise ValueError(f"count {count}, {len(positions)} positions, {len(targets)} targets")
     needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    loss: Tensor = _CrossEntropySum.apply(hidden, weight, positions, targets, count, softcap, needs_grad)  # type: ignore[no-untyped-call]  # untyped in torch
+    loss: Tensor = _CrossEntropySum.apply(
+        hidden, weight, positions, targets, count, softcap, target_weights, needs_grad
+    )  # type: ignore[no-untyped-call]  # untyped in torch
     return loss
 
 
@@ -52,10 +55,11 @@ class _CrossEntropySum(torch.autograd.Function):
         targets: Tensor,
         count: int,
         softcap: float | None,
+        target_weights: Tensor | None,
         needs_grad: bool,
     ) -> Tensor:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        loss = hidden.new_zeros((), dtype=dtype)
+        loss = hidden.new_zeros(() if target_weights is None else 2, dtype=dtype)
         grad_hidden = torch.zeros_like(hidden, dtype=dtype) if needs_grad else None
         grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_grad else None
         for start in range(0, count, CHUNK):
@@ -67,7 +71,9 @@ class _CrossEntropySum(torch.autograd.Function):
                 logits = logits.div_(softcap).tanh_().mul_(softcap)
             target = targets[start:end, None]
             log_total = logits.logsumexp(dim=-1, keepdim=True)
-            loss += (log_total - logits.gather(-1, target)).sum()
+            losses = log_total - logits.gather(-1, target)
+            factors = None if target_weights is None else target_weights[start:end, None].to(dtype)
+            loss += losses.sum() if factors is None else torch.stack([(factors * losses).sum(), losses.sum()])
             if grad_hidden is None or grad_weight is None:
                 continue
             slope = None if softcap is None else 1 - (logits / softcap).square_()
@@ -77,6 +83,8 @@ class _CrossEntropySum(torch.autograd.Function):
             grad.scatter_add_(-1, target, torch.full_like(log_total, -1.0))
             if slope is not None:
                 grad.mul_(slope)
+            if factors is not None:
+                grad.mul_(factors)
             grad = grad.to(weight.dtype)
             grad_hidden.index_add_(0, rows, _product(grad, weight, dtype))
             grad_weight += _product(grad.t(), picked, dtype)
@@ -86,9 +94,10 @@ class _CrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None, None, None]:
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None, None, None, None]:
         grad_hidden, grad_weight = ctx.saved_tensors  # type: ignore[attr-defined]  # torch's stub for FunctionCtx lacks it
-        return grad_hidden * grad, grad_weight * grad, None, None, None, None, None
+        grad = grad if grad.dim() == 0 else grad[0]  # the plain sum beside it has no gradient
+        return grad_hidden * grad, grad_weight * grad, None, None, None, None, None, None
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
