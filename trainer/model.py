@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from packer.errors import UserError
-from trainer.isolate import SegmentedDelta, bind, register_attention
+from trainer.isolate import bind, register_attention
 from trainer.kernels import Choice, Mode, resolve
 from trainer.kernels.loss import cross_entropy_sum
 from trainer.library import build, one_line, read_config, read_weights
 from trainer.masks import learn_windows
 from trainer.refuse import decoder_blocks, mixers
+from trainer.segmented import SegmentedLayer
 from trainer.segments import LostSegmentsError, Segments
 from trainer.source import check_source
 
@@ -137,7 +138,7 @@ def load_model(
 
     attention, choice = resolve("attention", kernels, device)
     name = register_attention(attention, choice.kernel if choice.kernel == "reference" else "fused")
-    layers = [choice] if any(not isinstance(module, SegmentedDelta) for module in found.values()) else []
+    layers = [choice] if any(not isinstance(module, SegmentedLayer) for module in found.values()) else []
     if init == "random":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -145,11 +146,7 @@ def load_model(
         unused: tuple[str, ...] = ()
     else:
         model, unused = read_weights(source, config, dtype, name)
-    if any(isinstance(module, SegmentedDelta) for module in found.values()):
-        delta, delta_choice = resolve("delta", kernels, device)
-        conv, conv_choice = resolve("conv", kernels, device)
-        bind(model, delta, conv)
-        layers += [delta_choice, conv_choice]
+    layers += bind(model, kernels, device)
     packed = PackedModel(model, layers=tuple(layers), unused_weights=unused).to(device)
     try:
         _try_out(packed.eval())

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.trainer.tiny_models import alone, examples, packed_model, stock_model
 from trainer.float64 import float32_means_float64
-from trainer.isolate import SegmentedDelta, register_attention
+from trainer.isolate import register_attention
 from trainer.isolation import (
     Sample,
     end_to_end_gradient_leak,
@@ -20,8 +20,9 @@ from trainer.isolation import (
     pack,
     perturbation_leak,
 )
-from trainer.kernels import attention, conv, delta
+from trainer.kernels import attention, conv, delta, scan
 from trainer.model import PackedModel
+from trainer.segmented import SegmentedLayer
 from trainer.segments import Segments
 
 LENGTHS, PAD = [9, 64, 3, 40], 12
@@ -45,14 +46,20 @@ def blind_attention(model: PackedModel, seen: object) -> None:
 
 def blind_delta(model: PackedModel, seen: object) -> None:
     for module in model.modules():
-        if isinstance(module, SegmentedDelta):
-            module.delta = lambda *x, segments: delta.reference(*x, segments=seen(segments))  # type: ignore[operator,misc]
+        if isinstance(module, SegmentedLayer):
+            module.delta_kernel = lambda *x, segments: delta.reference(*x, segments=seen(segments))  # type: ignore[operator,misc]
 
 
 def blind_conv(model: PackedModel, seen: object) -> None:
     for module in model.modules():
-        if isinstance(module, SegmentedDelta):
-            module.conv = lambda *x, segments: conv.reference(*x, segments=seen(segments))  # type: ignore[operator,misc]
+        if isinstance(module, SegmentedLayer):
+            module.conv_kernel = lambda *x, segments: conv.reference(*x, segments=seen(segments))  # type: ignore[operator,misc]
+
+
+def blind_scan(model: PackedModel, seen: object) -> None:
+    for module in model.modules():
+        if isinstance(module, SegmentedLayer):
+            module.scan_kernel = lambda *x, segments: scan.reference(*x, segments=seen(segments))  # type: ignore[operator,misc]
 
 
 @pytest.mark.parametrize("seen", [whole_row, off_by_one])
