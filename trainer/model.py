@@ -46,9 +46,11 @@ class PackedModel(nn.Module):
         self.notes: tuple[str, ...] = ()
         config = model.config.get_text_config(decoder=True)
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
-        # Cohere multiplies logits by the one, Granite divides them by the other; a model that does otherwise fails `_try_out`.
-        self.logit_scale: float = getattr(config, "logit_scale", None) or 1 / (
-            getattr(config, "logits_scaling", None) or 1
+        # Cohere and Falcon-H1 multiply logits by the first two, Granite divides them by the third; a model that does otherwise fails `_try_out`.
+        self.logit_scale: float = (
+            getattr(config, "logit_scale", None)
+            or getattr(config, "lm_head_multiplier", None)
+            or 1 / (getattr(config, "logits_scaling", None) or 1)
         )
 
     @property

@@ -43,7 +43,6 @@ def safe_rope(rope_type: str) -> bool:
 def mixers(model: PreTrainedModel) -> dict[str, nn.Module]:
     """The modules that mix tokens, by path, in order: all of them safe, or UserError names the first that is not, its class and why."""
     _check_config(model.config)
-    _check_model(model)
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         if any(path.startswith(f"{outer}.") and isinstance(found[outer], SegmentedLayer) for outer in found):
@@ -53,6 +52,7 @@ def mixers(model: PreTrainedModel) -> dict[str, nn.Module]:
             raise UserError(f"{path} ({type(module).__name__}) cannot keep segments apart: {reason}", _HINT)
         if isinstance(module, SegmentedLayer) or _dispatches(module):
             found[path] = module
+    _check_model(model)
     if not model._supports_flash_attn:
         # The library's own word that causality and a window are all that this model's masks say.
         name = type(model).__name__

@@ -64,20 +64,28 @@ def blind_scan(model: PackedModel, seen: object) -> None:
 
 @pytest.mark.parametrize("seen", [whole_row, off_by_one])
 @pytest.mark.parametrize(
-    ("plant", "layer"),
-    [(blind_attention, "self_attn"), (blind_delta, "linear_attn"), (blind_conv, "linear_attn")],
-    ids=["attention", "delta", "conv"],
+    ("name", "plant", "layer"),
+    [
+        ("qwen3_5", blind_attention, "self_attn"),
+        ("qwen3_5", blind_delta, "linear_attn"),
+        ("qwen3_5", blind_conv, "linear_attn"),
+        ("lfm2", blind_conv, "conv"),
+        ("bamba", blind_conv, "mamba"),
+        ("bamba", blind_scan, "mamba"),
+        ("falcon_h1", blind_scan, "mamba"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_a_layer_that_ignores_or_shifts_boundaries_is_found_and_named(
-    plant: object, layer: str, seen: object, tmp_path: Path
+    name: str, plant: object, layer: str, seen: object, tmp_path: Path
 ) -> None:
-    model = packed_model("qwen3_5", tmp_path).double()
-    stock = stock_model(model, "qwen3_5", tmp_path)
+    model = packed_model(name, tmp_path).double()
+    stock = stock_model(model, name, tmp_path)
     conversations = examples(LENGTHS)
     sample = pack(conversations, pad=PAD)
     plant(model, seen)  # type: ignore[operator]
     leaking = [path for path, leak in gradient_leaks(model, sample).items() if leak != 0.0]
-    assert [path.rsplit(".", 1)[-1] for path in leaking] == [layer]
+    assert {path.rsplit(".", 1)[-1] for path in leaking} == {layer}
     assert end_to_end_gradient_leak(model, sample) > 1e-6
     assert perturbation_leak(model, sample) > 1e-6
     (example,) = examples([40], seed=1)

@@ -77,6 +77,7 @@ CONFIGS: dict[str, dict[str, object]] = {
         **_BASE,
         **_MAMBA2,
         "mamba_d_ssm": 64,
+        "lm_head_multiplier": 0.5,
         "mamba_rms_norm": True,
         "ssm_in_multiplier": 1.5,
         "ssm_multipliers": [0.5, 1.5, 0.75, 1.25, 2.0],
