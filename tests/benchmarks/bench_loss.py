@@ -1,0 +1,55 @@
+"""The loss: our chunked sum over supervised tokens beside cross-entropy over all logits, each a process of its own, interleaved, 2 threads.
+
+Half of the tokens are supervised. Memory is told twice: of the whole process, and beyond what any way needs (hidden states, the weight, their
+gradients, the library), which a third process measures.
+
+python -m tests.benchmarks.bench_loss                            # vocabulary 152,000, 2,048 tokens, width 1,024
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+
+from tests.benchmarks.harness import interleave, python, spread
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vocabulary", type=int, default=152_000)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    sizes = ["--vocabulary", arguments.vocabulary, "--tokens", arguments.tokens, "--width", arguments.width]
+    results = interleave(
+        {way: python("loss_process", way, *sizes) for way in ("ours", "plain", "nothing")}, repeats=arguments.repeats
+    )
+    print(f"{'':10} {'seconds, forward and backward':>34} {'peak memory, MB':>26} {'loss':>10}")
+    for name, found in results.items():
+        seconds = spread([own["seconds"] for own in found.own], "{:.2f}")
+        memory = spread([bytes_ / 1e6 for bytes_ in found.memory])
+        print(f"{name:10} {seconds:>34} {memory:>26} {found.own[0]['loss']:>10.4f}")
+    ours, plain, nothing = (results[name] for name in ("ours", "plain", "nothing"))
+    floor = statistics.median(nothing.memory)
+    figures = {
+        "time, ours ÷ plain": statistics.median(own["seconds"] for own in ours.own)
+        / statistics.median(own["seconds"] for own in plain.own),
+        "peak memory, ours ÷ plain": statistics.median(ours.memory) / statistics.median(plain.memory),
+        "peak memory beyond the common floor, ours ÷ plain": (statistics.median(ours.memory) - floor)
+        / (statistics.median(plain.memory) - floor),
+    }
+    for name, value in figures.items():
+        print(f"{name:52} {value:.2f}")
+    for field in ("loss", "norm"):
+        a, b = ours.own[0][field], plain.own[0][field]
+        assert abs(a - b) <= 1e-4 * abs(b), f"{field} differs: {a} and {b}"
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"ratios": figures}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
