@@ -196,9 +196,9 @@ def profile(sizes: Sizes, folder: Path) -> Section:
         started = time.perf_counter()
         with torch.profiler.profile(activities=activities) as recorded:
             a_step(model, optimizer, sample)
-            enqueued = Counter(event.key for event in ())  # keys are summed below, once the device is done
             wait(sizes.device)
         milliseconds = 1e3 * (time.perf_counter() - started)
+        enqueued: Counter[str] = Counter()
         for event in recorded.key_averages():
             enqueued[event.key] += event.count
         launches = sum(n for key, n in enqueued.items() if "LaunchKernel" in key)
@@ -261,6 +261,9 @@ def losses(sizes: Sizes) -> Section:
             wait(sizes.device)
             milliseconds.append(1e3 * (time.perf_counter() - started))
         section.add(
-            name, f"{statistics.median(milliseconds[1:]):.1f}", peak_megabytes(sizes.device), f"{float(loss):.4f}"
+            name,
+            f"{statistics.median(milliseconds[1:]):.1f}",
+            peak_megabytes(sizes.device),
+            f"{float(loss.detach()):.4f}",
         )
     return section

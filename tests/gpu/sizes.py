@@ -94,7 +94,7 @@ def rows(sizes: Sizes, number: int) -> list[list[int]]:
     generator = np.random.default_rng(0)
     wanted = max(4 * number, number * sizes.capacity // sizes.mean_length)
     lengths = np.clip(generator.gamma(4.2, sizes.mean_length / 4.2, wanted).astype(np.int64), 2, sizes.capacity)
-    plan = make_plan(lengths, capacity=sizes.capacity, max_segments=None, align=1, strategy="optimal", seed=0)
+    plan = make_plan(lengths, capacity=sizes.capacity, max_segments=None, strategy="optimal", seed=0)
     bounds = plan.offsets.tolist()
     members = [plan.members[start:end].tolist() for start, end in itertools.pairwise(bounds)]
     return [[int(lengths[example]) for example in row] for row in members[:number]]
