@@ -166,3 +166,45 @@ def test_a_batch_of_rows_is_refused_before_a_kernel_can_misread_it(kernel: str) 
     call(given)
     with pytest.raises(ValueError, match=r"\[2, 8\] where one flat sequence \[1, 8\]"):
         call([tensor.expand(2, *tensor.shape[1:]) for tensor in given])
+
+
+def variable_length(
+    q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: object, scale: float, left: int
+) -> Tensor:
+    """What the fast paths compute, [T, H, D], written out; as they do, it wants host integers and one width of head."""
+    assert type(longest) is int, "a tensor would stop the device, or break the graph"
+    assert bounds.dtype == torch.int32
+    assert bool((bounds.diff() > 0).all()), "offsets repeat"
+    assert q.shape[-1] == k.shape[-1] == v.shape[-1]
+    heads_first = [x.float().transpose(0, 1)[None] for x in (q, k, v)]
+    out = written_out(*heads_first, bounds.diff().tolist(), scale, None if left < 0 else left + 1)
+    return out[0].transpose(0, 1).to(q.dtype)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("package", ["torch", "flash_attn"])
+def test_the_fast_paths_are_called_as_they_ask(package: str, window: int | None) -> None:
+    def varlen(
+        q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: object, max_k: object, *, scale: float,
+        window_size: tuple[int, int], enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        assert enable_gqa
+        assert window_size[1] == 0
+        assert (cu_q is cu_k, max_q) == (True, max_k)
+        return variable_length(q, k, v, cu_q, max_q, scale, window_size[0])
+
+    def flash(
+        q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: object,
+        max_seqlen_k: object, softmax_scale: float, causal: bool, window_size: tuple[int, int],
+    ) -> Tensor:  # fmt: skip
+        assert causal
+        assert (cu_seqlens_q is cu_seqlens_k, max_seqlen_q) == (True, max_seqlen_k)
+        return variable_length(q, k, v, cu_seqlens_q, max_seqlen_q, softmax_scale, window_size[0])
+
+    kernel = attention._varlen(varlen) if package == "torch" else attention._flash_attn(flash)
+    lengths = [3, 1, 1, 5]
+    segments = Segments.from_lengths(lengths, max_segments=7, max_segment_len=64)
+    x = [t.detach() for t in inputs(10, torch.bfloat16)]
+    ours = kernel(*x, segments=segments, scale=0.3, window=window)
+    expected = reference(*[t.float() for t in x], segments=segments, scale=0.3, window=window)
+    torch.testing.assert_close(ours.float(), expected, rtol=2e-2, atol=2e-2)

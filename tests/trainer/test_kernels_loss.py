@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.kernels import loss
 from trainer.kernels.loss import cross_entropy_sum
@@ -153,3 +154,17 @@ def test_a_count_that_does_not_fit_is_an_error() -> None:
     hidden, weight, positions, targets = inputs()
     with pytest.raises(ValueError, match="count 41"):
         cross_entropy_sum(hidden, weight, positions, targets, 41)
+
+
+def test_nothing_is_read_back_from_the_device() -> None:
+    class NoReading(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: object, types: object, args: tuple = (), kwargs: dict | None = None
+        ) -> object:  # type: ignore[type-arg]
+            assert func not in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default), func
+            return func(*args, **(kwargs or {}))  # type: ignore[operator]
+
+    hidden, weight, positions, targets = inputs()
+    with NoReading():
+        torch.autograd.backward(cross_entropy_sum(hidden, weight, positions, targets, 20, softcap=2.0) / 20)
+    assert hidden.grad is not None
