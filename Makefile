@@ -13,7 +13,7 @@ TINY   := data/sample/tiny-hybrid
 PACKED := data/packed
 RUN    := runs/demo
 
-.PHONY: demo install check test test-full bench bench-read clean
+.PHONY: demo install check test test-full bench bench-read gpu-check gpu-wheels clean
 
 # torch first and by itself: any other package that asks for it would bring the CUDA build, gigabytes of it.
 $(VENV)/.torch:
@@ -73,5 +73,17 @@ bench: .venv-bench/.installed
 bench-read: .venv-bench-read/.installed
 	.venv-bench-read/bin/python -m tests.benchmarks.bench_read
 
+# What only a GPU shows, in less than 8 minutes, with the Python that has its torch: writes tests/gpu/RESULTS.md. Where there is no network, run
+# `make gpu-wheels` beforehand and take the folder along: it holds what is pure Python and belongs to no image.
+GPU_PYTHON ?= python3
+GPU_WHEELS := .gpu-wheels
+
+gpu-wheels:
+	$(GPU_PYTHON) -m pip download --no-deps --only-binary=:all: -d $(GPU_WHEELS) flash-linear-attention==0.6.0 fla-core==0.6.0 einops
+
+gpu-check:
+	if [ -d $(GPU_WHEELS) ]; then $(GPU_PYTHON) -m pip install --no-index --no-deps -f $(GPU_WHEELS) flash-linear-attention fla-core einops; fi
+	$(GPU_PYTHON) -m tests.gpu.check
+
 clean:
-	rm -rf $(VENV) .venv-bench .venv-bench-read $(PACKED) $(RUN) build *.egg-info
+	rm -rf $(VENV) .venv-bench .venv-bench-read $(GPU_WHEELS) $(PACKED) $(RUN) build *.egg-info

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from packer.types import Row
-from trainer.segments import Segments
+from trainer.segments import Segments, chunk_table, most_chunks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,9 +40,20 @@ class Shape:
         return self.rows * self.max_segments + 1
 
     @property
+    def chunks(self) -> int:
+        """Places for chunks of the chunked kernels: no pass has more."""
+        return self.rows * most_chunks(self.capacity, self.max_segments)
+
+    @property
     def words(self) -> int:
-        """Size of the buffer behind a batch in 64-bit words: four tensors of int64 [T] (and, weighted, one of float64 [T]), int32 [T], int32 [M·S+1]."""
-        return (4 + self.weighted) * self.slots + self.slots // 2 + (self.places + 1) // 2
+        """Size of the buffer behind a batch in 64-bit words: four tensors of int64 [T] (and, weighted, one of float64 [T]), then int32 [T], [M·S+1] and
+        [chunks, 2]."""
+        return self.table + self.chunks
+
+    @property
+    def table(self) -> int:
+        """Where the chunk table starts in the buffer: on a multiple of 16 bytes, as loads of kernels are compiled for."""
+        return (4 + self.weighted) * self.slots + self.slots // 2 + (self.places + 3) // 4 * 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,19 +88,22 @@ class Batch:
             self.buffer.to(device, non_blocking=True),
             cu_seqlens_cpu=self.segments.cu_seqlens_cpu,
             num_segments=self.segments.num_segments,
+            num_chunks=len(self.segments.chunk_indices),
             count=self.count,
             useful_tokens=self.useful_tokens,
             rows=self.rows,
         )
 
 
-def _views(buffer: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """input_ids, position_ids, positions, targets (int64 [T]), seq_idx (int32 [T]), cu_seqlens (int32 [M·S+1]), target_weights (float64 [T], or [0]
-    where the shape is not weighted). T is a multiple of 64: each is aligned."""
+def _views(buffer: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """input_ids, position_ids, positions, targets (int64 [T]), seq_idx (int32 [T]), cu_seqlens (int32 [M·S+1]), chunk_indices (int32 [chunks, 2]),
+    target_weights (float64 [T], or [0] where the shape is not weighted). T is a multiple of 64: each is aligned."""
     slots, words = shape.slots, shape.slots * (4 + shape.weighted)
-    whole = [buffer[place * slots : (place + 1) * slots] for place in range(4)]
-    halves, factors = buffer[words:].view(torch.int32), buffer[4 * slots : words].view(torch.float64)
-    return whole[0], whole[1], whole[2], whole[3], halves[:slots], halves[slots : slots + shape.places], factors
+    ids, places, positions, targets = (buffer[place * slots : (place + 1) * slots] for place in range(4))
+    halves, factors = buffer[words : shape.table].view(torch.int32), buffer[4 * slots : words].view(torch.float64)
+    table = buffer[shape.table :].view(torch.int32).view(-1, 2)
+    bounds = halves[slots : slots + shape.places]
+    return ids, places, positions, targets, halves[:slots], bounds, table, factors
 
 
 def _batch(
@@ -98,17 +112,19 @@ def _batch(
     *,
     cu_seqlens_cpu: Tensor,
     num_segments: int,
+    num_chunks: int,
     count: int,
     useful_tokens: int,
     rows: tuple[tuple[int, bool], ...],
 ) -> Batch:
-    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens, factors = _views(buffer, shape)
+    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens, chunks, factors = _views(buffer, shape)
     segments = Segments(
         cu_seqlens=cu_seqlens,
         cu_seqlens_cpu=cu_seqlens_cpu,
         seq_idx=seq_idx[None],
         num_segments=num_segments,
         max_segment_len=shape.max_segment_len,
+        chunk_indices=chunks[:num_chunks],
     )
     return Batch(
         shape=shape,
@@ -133,7 +149,7 @@ def make_batch(
         raise ValueError(f"a pass takes {shape.rows} rows, got {len(rows)}")
     buffer = torch.zeros(shape.words, dtype=torch.int64, pin_memory=pin)
     views = [view.numpy() for view in _views(buffer, shape)]
-    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens, factors = views
+    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens, chunks, factors = views
     cu_seqlens.fill(shape.slots)
     cu_seqlens[0] = 0
     capacity, used, count, useful = shape.capacity, 0, 0, 0
@@ -157,11 +173,14 @@ def make_batch(
                 factors[count : count + len(slots)] = 1 / np.bincount(segment)[segment]
             count += len(slots)
             useful += row.tokens
+    table = chunk_table(cu_seqlens[: used + 1])
+    chunks[: len(table)] = table
     return _batch(
         shape,
         buffer,
         cu_seqlens_cpu=torch.from_numpy(cu_seqlens.copy()),
         num_segments=used,
+        num_chunks=len(table),
         count=count,
         useful_tokens=useful,
         rows=tuple((int(number), bool(weight)) for number, weight in zip(numbers, weights, strict=True)),

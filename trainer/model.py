@@ -20,12 +20,13 @@ from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from transformers import PreTrainedModel
 
 from packer.errors import UserError
-from trainer.isolate import SegmentedDelta, bind, register_attention
+from trainer.isolate import bind, register_attention
 from trainer.kernels import Choice, Mode, resolve
 from trainer.kernels.loss import cross_entropy_sum
 from trainer.library import build_empty, for_training, one_line, read_config
 from trainer.masks import learn_windows
 from trainer.refuse import decoder_blocks, mixers
+from trainer.segmented import SegmentedLayer
 from trainer.segments import LostSegmentsError, Segments
 from trainer.source import check_source, weight_files
 from trainer.tensor_file import read_header
@@ -51,9 +52,11 @@ class PackedModel(nn.Module):
         self.notes: tuple[str, ...] = ()
         config = model.config.get_text_config(decoder=True)
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
-        # Cohere multiplies logits by the one, Granite divides them by the other; a model that does otherwise fails `_try_out`.
-        self.logit_scale: float = getattr(config, "logit_scale", None) or 1 / (
-            getattr(config, "logits_scaling", None) or 1
+        # Cohere and Falcon-H1 multiply logits by the first two, Granite divides them by the third; a model that does otherwise fails `_try_out`.
+        self.logit_scale: float = (
+            getattr(config, "logit_scale", None)
+            or getattr(config, "lm_head_multiplier", None)
+            or 1 / (getattr(config, "logits_scaling", None) or 1)
         )
 
     @property
@@ -150,13 +153,9 @@ def plan_model(
 
     attention, choice = resolve("attention", kernels, device)
     name = register_attention(attention, choice.kernel if choice.kernel == "reference" else "fused")
-    layers = [choice] if any(not isinstance(module, SegmentedDelta) for module in found.values()) else []
+    layers = [choice] if any(not isinstance(module, SegmentedLayer) for module in found.values()) else []
     model = build_empty(config, dtype, name, source)
-    if any(isinstance(module, SegmentedDelta) for module in found.values()):
-        delta, delta_choice = resolve("delta", kernels, device)
-        conv, conv_choice = resolve("conv", kernels, device)
-        bind(model, delta, conv)
-        layers += [delta_choice, conv_choice]
+    layers += bind(model, kernels, device)
     weights: Weights
     if init == "random":
         weights = Random(draft=draft, blocks=blocks, seed=seed)

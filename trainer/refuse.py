@@ -1,7 +1,7 @@
 """Finds what could let one segment of a packed row see another, and refuses the model before it is loaded.
 
 The rule is a list of what is known to be safe, not of what is known to leak: a module with weights of its own must be a kind that works on each token
-alone (linear, embedding, norm, experts and their router), or attention that goes through the library's interface, or one of our gated-delta
+alone (linear, embedding, norm, experts and their router), or attention that goes through the library's interface, or one of our own
 layers. A new kind of layer is refused by name until someone has looked at it.
 
     >>> safe_rope("llama3"), safe_rope("longrope")
@@ -20,10 +20,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
 from packer.errors import UserError
-from trainer.isolate import SegmentedDelta
+from trainer.segmented import SegmentedLayer
 
-_HINT = "only models of attention and gated-delta layers can be packed; choose another --model"
-_LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "linear_attention"})
+_HINT = (
+    "only models of attention, gated-delta, short-convolution and Mamba-2 layers can be packed; choose another --model"
+)
+# What configs call the kinds of layer that may be ours; whether this model's are is asked of its modules.
+_LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "linear_attention", "conv", "hybrid"})
 # longrope and dynamic take their frequencies from the longest position of the whole row: another example's length changes this one's output,
 # which neither gradients nor changed tokens show.
 _ROPE_TYPES = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
@@ -40,16 +43,16 @@ def safe_rope(rope_type: str) -> bool:
 def mixers(model: PreTrainedModel) -> dict[str, nn.Module]:
     """The modules that mix tokens, by path, in order: all of them safe, or UserError names the first that is not, its class and why."""
     _check_config(model.config)
-    _check_model(model)
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
-        if any(path.startswith(f"{outer}.") and isinstance(found[outer], SegmentedDelta) for outer in found):
-            continue  # a gated-delta layer's own convolution and norm
+        if any(path.startswith(f"{outer}.") and isinstance(found[outer], SegmentedLayer) for outer in found):
+            continue  # a layer of ours: its own convolution and norm
         reason = _why_not(module)
         if reason is not None:
             raise UserError(f"{path} ({type(module).__name__}) cannot keep segments apart: {reason}", _HINT)
-        if isinstance(module, SegmentedDelta) or _dispatches(module):
+        if isinstance(module, SegmentedLayer) or _dispatches(module):
             found[path] = module
+    _check_model(model)
     if not model._supports_flash_attn:
         # The library's own word that causality and a window are all that this model's masks say.
         name = type(model).__name__
@@ -96,7 +99,7 @@ def _decoder_layers(model: PreTrainedModel) -> Iterable[tuple[str, nn.Module]]:
 
 
 def _why_not(module: nn.Module) -> str | None:
-    if isinstance(module, SegmentedDelta):
+    if isinstance(module, SegmentedLayer):
         return None
     if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)):
         return "a convolution or recurrence that is not told where segments end"
@@ -118,7 +121,7 @@ def _why_not(module: nn.Module) -> str | None:
 def _holds_layers(module: nn.Module) -> bool:
     """Whether the name speaks of what lies inside: a decoder layer, or a wrapper round the attention proper."""
     return isinstance(module, GradientCheckpointingLayer) or any(
-        _dispatches(inner) or isinstance(inner, SegmentedDelta) for inner in module.modules() if inner is not module
+        _dispatches(inner) or isinstance(inner, SegmentedLayer) for inner in module.modules() if inner is not module
     )
 
 

@@ -4,9 +4,11 @@ A pass is M rows of C slots flattened to one sequence of T = M·C tokens. `Segme
 tokens (attention, gated delta, short convolution), by the one keyword argument `segments`. A layer that mixes tokens and is not given one must
 raise (`require`), because a lost argument would otherwise train on leaking state in silence.
 
-    >>> segments = Segments.from_lengths([3, 5])
-    >>> segments.cu_seqlens.tolist(), segments.seq_idx.tolist(), segments.num_segments
-    ([0, 3, 8], [[0, 0, 0, 1, 1, 1, 1, 1]], 2)
+    >>> segments = Segments.from_lengths([3, 70])
+    >>> segments.cu_seqlens.tolist(), segments.seq_idx[0, :5].tolist(), segments.num_segments
+    ([0, 3, 73], [0, 0, 0, 1, 1], 2)
+    >>> segments.chunk_indices.tolist()
+    [[0, 0], [1, 0], [1, 1]]
 """
 
 from __future__ import annotations
@@ -14,9 +16,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+# Tokens a chunk of the chunked linear-attention kernels, fused and reference: flash-linear-attention's own default, in every kernel of
+# its forward and backward pass.
+CHUNK = 64
 _LATER = torch.empty(0, dtype=torch.int32)  # stands for boundaries that are still to be cut from cu_seqlens
 
 
@@ -32,6 +39,8 @@ class Segments:
     max_segment_len: host integer, constant over a run: no segment is longer (pad tails counted).
     boundaries, boundaries_cpu: cu_seqlens and cu_seqlens_cpu without their unused places, int32 [num_segments+1]. Views made once, so that
         every layer of a pass hands on the same two objects: libraries that plan a kernel's grid cache the plan by tensor identity.
+    chunk_indices: int32 [Σ ceil(length ÷ 64), 2] on the device: segment and place in it of every chunk, in order. It is the grid of the
+        chunked kernels, reckoned on the host with the batch, so that no layer plans it again or asks the device.
     """
 
     cu_seqlens: Tensor
@@ -41,6 +50,7 @@ class Segments:
     max_segment_len: int
     boundaries: Tensor = field(default=_LATER, repr=False)
     boundaries_cpu: Tensor = field(default=_LATER, repr=False)
+    chunk_indices: Tensor = field(default=_LATER, repr=False)
 
     def __post_init__(self) -> None:
         # Only where they are not given: FSDP copies dataclasses among a layer's arguments field by field, and the copies must keep these objects.
@@ -48,6 +58,9 @@ class Segments:
             object.__setattr__(self, "boundaries", self.cu_seqlens[: self.num_segments + 1])
         if self.boundaries_cpu is _LATER:
             object.__setattr__(self, "boundaries_cpu", self.cu_seqlens_cpu[: self.num_segments + 1])
+        if self.chunk_indices is _LATER:
+            table = torch.from_numpy(chunk_table(self.boundaries_cpu.numpy()))
+            object.__setattr__(self, "chunk_indices", table.to(self.cu_seqlens.device))
 
     @property
     def lengths(self) -> list[int]:
@@ -67,6 +80,7 @@ class Segments:
             seq_idx=self.seq_idx.to(device),
             num_segments=self.num_segments,
             max_segment_len=self.max_segment_len,
+            chunk_indices=self.chunk_indices.to(device),
         )
 
     @classmethod
@@ -92,6 +106,30 @@ class Segments:
             seq_idx=seq_idx[None],
             num_segments=len(lengths),
             max_segment_len=max(lengths) if max_segment_len is None else max_segment_len,
+        )
+
+
+def chunk_table(boundaries: NDArray[np.int32]) -> NDArray[np.int32]:
+    """boundaries [n+1] of n segments (strictly increasing from 0) → int32 [chunks, 2]: (segment, number in it) of every chunk of 64 tokens that
+    starts where its segment starts; a segment's last chunk may be short."""
+    counts = -(-np.diff(boundaries) // CHUNK)
+    table = np.empty((int(counts.sum()), 2), dtype=np.int32)
+    table[:, 0] = np.repeat(np.arange(len(counts)), counts)
+    table[:, 1] = np.arange(len(table)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return table
+
+
+def most_chunks(tokens: int, segments: int) -> int:
+    """No row of `tokens` tokens in at most `segments` segments has more chunks than this."""
+    return (tokens + segments * (CHUNK - 1)) // CHUNK
+
+
+def check_flat(x: Tensor, segments: Segments) -> None:
+    """Raises ValueError unless x is one sequence [1, T, …] of the tokens that `segments` divides: with a batch of several, variable-length kernels
+    read boundaries of the one as those of all, and some gave wrong weight gradients without a word."""
+    if x.shape[0] != 1 or x.shape[1] != segments.num_tokens:
+        raise ValueError(
+            f"a kernel was given {list(x.shape[:2])} where one flat sequence [1, {segments.num_tokens}] is due: rows are flattened before"
         )
 
 

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainer.kernels import Layer, attention, conv, delta, prove_apart, resolve
+from trainer.kernels import Layer, attention, conv, delta, prove_apart, resolve, scan
 from trainer.kernels.loss import cross_entropy_sum
+from trainer.kernels.scan import ScanKernel
 from trainer.segments import Segments
 
 pytestmark = [
@@ -86,9 +87,27 @@ def test_fused_convolution_equals_the_reference() -> None:
     )
 
 
-@pytest.mark.parametrize("layer", ["attention", "delta", "conv"])
+def test_fused_selective_scan_equals_the_reference() -> None:
+    kernel, _ = resolve("scan", "fused", CUDA)
+    step = F.softplus(normal(4, seed=2, dtype=torch.float32)).detach().requires_grad_()
+    rates, skip = -torch.arange(1.0, 5.0, device=CUDA), torch.ones(4, device=CUDA)
+    inputs = [normal(4, 64, seed=1), step, normal(2, 64, seed=3), normal(2, 64, seed=4)]
+    exact = in_float32(inputs)
+
+    def call(x: list[Tensor], function: ScanKernel) -> Tensor:
+        return function(x[0], x[1], rates, x[2], x[3], skip.to(x[0].dtype), segments=segments())
+
+    compare(call(inputs, kernel), call(exact, scan.reference), inputs, exact)
+
+
+@pytest.mark.parametrize("layer", ["attention", "delta", "conv", "scan"])
 def test_references_keep_segments_apart_on_the_gpu_too(layer: Layer) -> None:
-    kernel = {"attention": attention.reference, "delta": delta.reference, "conv": conv.reference}[layer]
+    kernel = {
+        "attention": attention.reference,
+        "delta": delta.reference,
+        "conv": conv.reference,
+        "scan": scan.reference,
+    }[layer]
     prove_apart(layer, kernel, "reference", CUDA, torch.float32)
 
 

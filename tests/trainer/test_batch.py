@@ -13,6 +13,7 @@ from trainer.batch import Batch, Shape, make_batch
 from trainer.config import RunConfig
 from trainer.loader import ShardCheck, plan_step, read_steps
 from trainer.prepare import Counts, prepare
+from trainer.segments import Segments, most_chunks
 
 ROWS = random_rows(11, seed=3)
 SHAPE = Shape(rows=2, capacity=CAPACITY, max_segments=MAX_SEGMENTS, max_segment_len=CAPACITY)
@@ -119,6 +120,28 @@ def test_boundaries_ids_and_positions_are_those_of_the_examples_laid_end_to_end(
         assert batch.input_ids[0].tolist() == ids
         assert batch.position_ids[0].tolist() == positions
         assert batch.segments.seq_idx[0].tolist() == np.repeat(np.arange(used), np.diff(ends)).tolist()
+
+
+def test_the_chunk_table_has_each_chunk_of_each_segment_and_travels_in_the_one_buffer(folder: Path) -> None:
+    rows = {tuple(batch.segments.chunk_indices.shape) for batch in a_run(folder)}
+    assert len(rows) > 1  # the number of chunks does vary, the buffer behind it does not
+    for batch in a_run(folder):
+        expected = [
+            [segment, chunk]
+            for segment, length in enumerate(batch.segments.lengths)
+            for chunk in range(len(range(0, length, 64)))
+        ]
+        table = batch.segments.chunk_indices
+        assert table.tolist() == expected
+        assert len(table) <= batch.shape.chunks
+        assert table.untyped_storage().data_ptr() == batch.buffer.untyped_storage().data_ptr()
+        assert (table.data_ptr() - batch.buffer.data_ptr()) % 16 == 0
+
+
+def test_the_places_for_chunks_hold_the_most_that_can_be() -> None:
+    for capacity, segments in ((64, 1), (64, 64), (128, 3), (192, 2), (8192, 64)):
+        worst = Segments.from_lengths([capacity - segments + 1, *[1] * (segments - 1)])
+        assert len(worst.chunk_indices) <= most_chunks(capacity, segments)
 
 
 def test_a_row_of_weight_zero_gives_no_target_and_no_useful_token(folder: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.trainer.tiny_models import alone, examples, packed_model, stock_model
 from trainer.float64 import float32_means_float64
-from trainer.isolate import SegmentedDelta, register_attention
+from trainer.isolate import register_attention
 from trainer.isolation import (
     Sample,
     end_to_end_gradient_leak,
@@ -20,8 +20,9 @@ from trainer.isolation import (
     pack,
     perturbation_leak,
 )
-from trainer.kernels import attention, conv, delta
+from trainer.kernels import attention, conv, delta, scan
 from trainer.model import PackedModel
+from trainer.segmented import SegmentedLayer
 from trainer.segments import Segments
 
 LENGTHS, PAD = [9, 64, 3, 40], 12
@@ -45,32 +46,46 @@ def blind_attention(model: PackedModel, seen: object) -> None:
 
 def blind_delta(model: PackedModel, seen: object) -> None:
     for module in model.modules():
-        if isinstance(module, SegmentedDelta):
-            module.delta = lambda *x, segments: delta.reference(*x, segments=seen(segments))  # type: ignore[operator,misc]
+        if isinstance(module, SegmentedLayer):
+            module.delta_kernel = lambda *x, segments: delta.reference(*x, segments=seen(segments))  # type: ignore[operator,misc]
 
 
 def blind_conv(model: PackedModel, seen: object) -> None:
     for module in model.modules():
-        if isinstance(module, SegmentedDelta):
-            module.conv = lambda *x, segments: conv.reference(*x, segments=seen(segments))  # type: ignore[operator,misc]
+        if isinstance(module, SegmentedLayer):
+            module.conv_kernel = lambda *x, segments: conv.reference(*x, segments=seen(segments))  # type: ignore[operator,misc]
+
+
+def blind_scan(model: PackedModel, seen: object) -> None:
+    for module in model.modules():
+        if isinstance(module, SegmentedLayer):
+            module.scan_kernel = lambda *x, segments: scan.reference(*x, segments=seen(segments))  # type: ignore[operator,misc]
 
 
 @pytest.mark.parametrize("seen", [whole_row, off_by_one])
 @pytest.mark.parametrize(
-    ("plant", "layer"),
-    [(blind_attention, "self_attn"), (blind_delta, "linear_attn"), (blind_conv, "linear_attn")],
-    ids=["attention", "delta", "conv"],
+    ("name", "plant", "layer"),
+    [
+        ("qwen3_5", blind_attention, "self_attn"),
+        ("qwen3_5", blind_delta, "linear_attn"),
+        ("qwen3_5", blind_conv, "linear_attn"),
+        ("lfm2", blind_conv, "conv"),
+        ("bamba", blind_conv, "mamba"),
+        ("bamba", blind_scan, "mamba"),
+        ("falcon_h1", blind_scan, "mamba"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_a_layer_that_ignores_or_shifts_boundaries_is_found_and_named(
-    plant: object, layer: str, seen: object, tmp_path: Path
+    name: str, plant: object, layer: str, seen: object, tmp_path: Path
 ) -> None:
-    model = packed_model("qwen3_5", tmp_path).double()
-    stock = stock_model(model, "qwen3_5", tmp_path)
+    model = packed_model(name, tmp_path).double()
+    stock = stock_model(model, name, tmp_path)
     conversations = examples(LENGTHS)
     sample = pack(conversations, pad=PAD)
     plant(model, seen)  # type: ignore[operator]
     leaking = [path for path, leak in gradient_leaks(model, sample).items() if leak != 0.0]
-    assert [path.rsplit(".", 1)[-1] for path in leaking] == [layer]
+    assert {path.rsplit(".", 1)[-1] for path in leaking} == {layer}
     assert end_to_end_gradient_leak(model, sample) > 1e-6
     assert perturbation_leak(model, sample) > 1e-6
     (example,) = examples([40], seed=1)

@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from packer.errors import UserError
-from trainer.kernels import attention, conv, delta, prove_apart, resolve
+from trainer.kernels import attention, conv, delta, prove_apart, resolve, scan
 from trainer.kernels.attention import reference
 from trainer.segments import Segments
 
@@ -78,10 +79,10 @@ def test_what_other_segments_are_long_does_not_change_a_bit() -> None:
         assert torch.equal(packed[:, :, :60], alone)
 
 
-@pytest.mark.parametrize("layer", ["attention", "delta", "conv"])
+@pytest.mark.parametrize("layer", ["attention", "delta", "conv", "scan"])
 def test_a_cpu_gets_the_reference_and_the_reason(layer: str) -> None:
     kernel, choice = resolve(layer, "auto", CPU)  # type: ignore[call-overload]  # a literal in a loop
-    assert kernel is {"attention": attention, "delta": delta, "conv": conv}[layer].reference
+    assert kernel is {"attention": attention, "delta": delta, "conv": conv, "scan": scan}[layer].reference
     assert (choice.layer, choice.kernel) == (layer, "reference")
     assert "no GPU" in choice.reason
     assert "--kernels reference" in resolve(layer, "reference", CPU)[1].reason  # type: ignore[call-overload]
@@ -94,8 +95,13 @@ def test_fused_on_a_cpu_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("module", "package"),
-    [(delta, "fla.ops.gated_delta_rule"), (conv, "fla.modules.causal_conv1d")],
-    ids=["delta", "conv"],
+    [
+        (delta, "fla.ops.gated_delta_rule"),
+        (conv, "fla.modules.causal_conv1d"),
+        (scan, "fla.ops.simple_gla"),
+        (conv, "causal_conv1d"),
+    ],
+    ids=["delta", "conv", "scan", "causal_conv1d"],
 )
 def test_a_broken_package_is_an_error_in_the_import_s_own_words(
     module: ModuleType, package: str, monkeypatch: pytest.MonkeyPatch
@@ -104,11 +110,26 @@ def test_a_broken_package_is_an_error_in_the_import_s_own_words(
         def __getattr__(self, name: str) -> object:
             raise ImportError("fla.so: undefined symbol: _ZN3c104cuda9")
 
-    for part in (package.split(".")[0], ".".join(package.split(".")[:2]), package):
-        monkeypatch.setitem(sys.modules, part, Broken(part))
+    parts = package.split(".")
+    for depth in range(len(parts)):
+        name = ".".join(parts[: depth + 1])
+        monkeypatch.setitem(sys.modules, name, Broken(name))
     with pytest.raises(UserError, match="undefined symbol") as error:
         module.load_fused()
+    assert f"torch {torch.__version__}" in error.value.message
     assert "--kernels reference" in error.value.hint
+
+
+def test_a_broken_causal_conv1d_on_the_disk_is_not_taken_for_one_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "causal_conv1d"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('causal_conv1d_cuda.so: undefined symbol: _ZN3c10')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "causal_conv1d", raising=False)
+    with pytest.raises(UserError, match=r"installed but cannot be loaded: ImportError: .*undefined symbol"):
+        conv.load_fused()
 
 
 def test_a_missing_attention_names_both_packages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,12 +146,65 @@ def test_a_fast_path_that_leaks_is_refused() -> None:
 
     prove_apart("delta", delta.reference, "ours", CPU, torch.float32)
     prove_apart("conv", conv.reference, "ours", CPU, torch.float32)
+    prove_apart("scan", scan.reference, "ours", CPU, torch.float32)
     prove_apart("attention", attention.reference, "ours", CPU, torch.float32)
     with pytest.raises(UserError, match="lets one segment see another"):
         prove_apart("delta", blind, "blind", CPU, torch.float32)
 
 
 def test_fused_attention_wants_half_precision() -> None:
-    kernel, _ = attention.load_fused()
+    kernel, _, _ = attention.load_fused()
     with pytest.raises(UserError, match="float32"):
         kernel(*inputs(4, torch.float32), segments=Segments.from_lengths([4]), scale=1.0, window=None)
+
+
+@pytest.mark.parametrize("kernel", ["attention", "delta", "conv", "scan"])
+def test_a_batch_of_rows_is_refused_before_a_kernel_can_misread_it(kernel: str) -> None:
+    module = {"attention": attention, "delta": delta, "conv": conv, "scan": scan}[kernel]
+    segments = Segments.from_lengths([3, 5])
+    call, given = module.probe(module.reference, segments, CPU, torch.float32)  # type: ignore[attr-defined]
+    call(given)
+    with pytest.raises(ValueError, match=r"\[2, 8\] where one flat sequence \[1, 8\]"):
+        call([tensor.expand(2, *tensor.shape[1:]) for tensor in given])
+
+
+def variable_length(
+    q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: object, scale: float, left: int
+) -> Tensor:
+    """What the fast paths compute, [T, H, D], written out; as they do, it wants host integers and one width of head."""
+    assert type(longest) is int, "a tensor would stop the device, or break the graph"
+    assert bounds.dtype == torch.int32
+    assert bool((bounds.diff() > 0).all()), "offsets repeat"
+    assert q.shape[-1] == k.shape[-1] == v.shape[-1]
+    heads_first = [x.float().transpose(0, 1)[None] for x in (q, k, v)]
+    out = written_out(*heads_first, bounds.diff().tolist(), scale, None if left < 0 else left + 1)
+    return out[0].transpose(0, 1).to(q.dtype)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("package", ["torch", "flash_attn"])
+def test_the_fast_paths_are_called_as_they_ask(package: str, window: int | None) -> None:
+    def varlen(
+        q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: object, max_k: object, *, scale: float,
+        window_size: tuple[int, int], enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        assert enable_gqa
+        assert window_size[1] == 0
+        assert (cu_q is cu_k, max_q) == (True, max_k)
+        return variable_length(q, k, v, cu_q, max_q, scale, window_size[0])
+
+    def flash(
+        q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: object,
+        max_seqlen_k: object, softmax_scale: float, causal: bool, window_size: tuple[int, int],
+    ) -> Tensor:  # fmt: skip
+        assert causal
+        assert (cu_seqlens_q is cu_seqlens_k, max_seqlen_q) == (True, max_seqlen_k)
+        return variable_length(q, k, v, cu_seqlens_q, max_seqlen_q, softmax_scale, window_size[0])
+
+    kernel = attention._varlen(varlen) if package == "torch" else attention._flash_attn(flash)
+    lengths = [3, 1, 1, 5]
+    segments = Segments.from_lengths(lengths, max_segments=7, max_segment_len=64)
+    x = [t.detach() for t in inputs(10, torch.bfloat16)]
+    ours = kernel(*x, segments=segments, scale=0.3, window=window)
+    expected = reference(*[t.float() for t in x], segments=segments, scale=0.3, window=window)
+    torch.testing.assert_close(ours.float(), expected, rtol=2e-2, atol=2e-2)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.kernels import loss
 from trainer.kernels.loss import cross_entropy_sum
@@ -101,15 +102,62 @@ def test_logits_of_unsupervised_tokens_are_never_made(monkeypatch: pytest.Monkey
     rows: list[int] = []
     product = loss._product
 
-    def counting(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-        out = product(a, b, dtype)
+    def counting(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
         if out.shape[-1] == 33:
             rows.append(len(out))
-        return out
+        return product(a, b, out)
 
     monkeypatch.setattr(loss, "_product", counting)
     cross_entropy_sum(hidden, weight, positions, targets, 20)
     assert rows == [8, 8, 4]
+
+
+@pytest.mark.parametrize("size", [1, 8, 32, 33])
+def test_a_sum_of_products_in_slices_is_the_sum(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Factors of another type than the sum's are a GPU's; the slices are what can be tried without one.
+    monkeypatch.setattr(loss, "_SLICE", size)
+    monkeypatch.setattr(torch, "mm", lambda a, b, out_dtype: a.to(out_dtype) @ b.to(out_dtype))
+    total, a, b = torch.ones(33, 8), torch.randn(33, 5).bfloat16(), torch.randn(5, 8).bfloat16()
+    loss._add_product(total, a, b)
+    torch.testing.assert_close(total, 1 + a.float() @ b.float())
+
+
+def test_logits_far_apart_neither_overflow_nor_underflow() -> None:
+    hidden = torch.tensor([[1.0], [-1.0]], requires_grad=True)
+    weight = torch.tensor([[300.0], [-300.0], [0.0]], requires_grad=True)
+    positions, targets = torch.tensor([0, 1]), torch.tensor([1, 1])
+    ours = cross_entropy_sum(hidden, weight, positions, targets, 2)
+    assert float(ours.detach()) == 600.0  # one token 600 below the likeliest, one the likeliest itself
+    grads = torch.autograd.grad(ours, [hidden, weight])
+    assert [g.flatten().tolist() for g in grads] == [[600.0, 0.0], [1.0, -1.0, 0.0]]
+
+
+def test_weights_of_targets_multiply_their_losses_and_gradients_and_the_plain_sum_stands_beside() -> None:
+    hidden, weight, positions, targets = inputs()
+    factors = torch.linspace(0, 2, 40, dtype=torch.float64)
+    both = cross_entropy_sum(hidden, weight, positions, targets, 30, target_weights=factors)
+    each = F.cross_entropy((hidden @ weight.T)[positions[:30]], targets[:30], reduction="none")
+    torch.testing.assert_close(both, torch.stack([(each * factors[:30]).sum(), each.sum()]))
+    got = torch.autograd.grad(both[0] * 0.7, [hidden, weight])
+    for grad, want in zip(got, torch.autograd.grad((each * factors[:30]).sum() * 0.7, [hidden, weight]), strict=True):
+        torch.testing.assert_close(grad, want)
+
+
+def test_a_second_backward_pass_is_an_error_and_not_a_wrong_gradient() -> None:
+    hidden, weight, positions, targets = inputs()
+    total = cross_entropy_sum(hidden, weight, positions, targets, 40)
+    torch.autograd.grad(total, hidden, retain_graph=True)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(total, hidden)
+
+
+def test_the_weight_s_gradient_is_handed_on_and_not_copied() -> None:
+    hidden, weight, positions, targets = inputs()
+    total = cross_entropy_sum(hidden, weight, positions, targets, 40)
+    made = total.grad_fn.gradients[1].data_ptr()
+    torch.autograd.backward(total * 0.5)
+    assert weight.grad is not None
+    assert weight.grad.data_ptr() == made
 
 
 def test_without_gradients_none_are_made() -> None:
@@ -124,3 +172,17 @@ def test_a_count_that_does_not_fit_is_an_error() -> None:
     hidden, weight, positions, targets = inputs()
     with pytest.raises(ValueError, match="count 41"):
         cross_entropy_sum(hidden, weight, positions, targets, 41)
+
+
+def test_nothing_is_read_back_from_the_device() -> None:
+    class NoReading(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: object, types: object, args: tuple = (), kwargs: dict | None = None
+        ) -> object:  # type: ignore[type-arg]
+            assert func not in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default), func
+            return func(*args, **(kwargs or {}))  # type: ignore[operator]
+
+    hidden, weight, positions, targets = inputs()
+    with NoReading():
+        torch.autograd.backward(cross_entropy_sum(hidden, weight, positions, targets, 20, softcap=2.0) / 20)
+    assert hidden.grad is not None

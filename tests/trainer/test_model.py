@@ -21,7 +21,8 @@ _LONGROPE = {
     "long_factor": [2.0] * 4,
     "original_max_position_embeddings": 64,
 }
-_MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "attn_layer_indices": [1]}
+_BAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "attn_layer_indices": [1]}
+_MAMBA2 = {"num_heads": 8, "head_dim": 8}
 
 
 def load(source: str, init: Init = "random", vocab_at_least: int = VOCABULARY) -> PackedModel:
@@ -39,11 +40,19 @@ def load(source: str, init: Init = "random", vocab_at_least: int = VOCABULARY) -
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "bamba", **_MAMBA}, r"model\.layers\.0\.mamba \(BambaMixer\)"),
-        ({"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}, "layer 0 of lfm2 is of type 'conv'"),
+        ({"model_type": "jamba"}, r"model\.layers\.0\.mamba \(JambaMambaMixer\) cannot keep segments apart"),
+        ({"model_type": "mamba"}, r"backbone\.layers\.0\.mixer \(MambaMixer\) cannot keep segments apart"),
+        ({"model_type": "mamba2", **_MAMBA2}, r"backbone\.layers\.0\.mixer \(Mamba2Mixer\) cannot keep segments apart"),
+        ({"model_type": "falcon_mamba"}, r"backbone\.layers\.0\.mixer \(FalconMambaMixer\)"),
+        ({"model_type": "rwkv"}, r"rwkv\.blocks\.0\.attention \(RwkvSelfAttention\) cannot keep segments apart"),
+        ({"model_type": "nemotron_h"}, "layer 1 of nemotron_h is of type 'moe'"),
+        ({"model_type": "lfm3"}, r"model\.layers\.0\.conv\.conv \(Conv1d\) cannot keep segments apart"),
+        (
+            {"model_type": "bamba", **_BAMBA, "hidden_act": "gelu"},
+            "activation 'gelu': the short convolution knows silu",
+        ),
         ({"model_type": "recurrent_gemma"}, r"conv_1d \(Conv1d\).*not told where segments end"),
         ({"model_type": "minimax"}, "MiniMaxLightningAttention.*attention interface"),
-        ({"model_type": "mamba"}, "takes no position_ids"),
         ({"model_type": "phi3", "rope_parameters": _LONGROPE}, "RoPE of type longrope"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "RoPE of type dynamic"),
         ({"model_type": "gpt_oss"}, "attention sinks"),

@@ -28,6 +28,15 @@ def test_a_copy_field_by_field_keeps_the_boundary_objects() -> None:
     copy = dataclasses.replace(segments, **{f.name: getattr(segments, f.name) for f in dataclasses.fields(segments)})
     assert copy.boundaries is segments.boundaries
     assert copy.boundaries_cpu is segments.boundaries_cpu
+    assert copy.chunk_indices is segments.chunk_indices
+
+
+def test_the_chunk_table_is_reckoned_from_lengths_and_travels_with_the_rest() -> None:
+    segments = Segments.from_lengths([1, 64, 65, 130], max_segments=7)
+    expected = [[0, 0], [1, 0], [2, 0], [2, 1], [3, 0], [3, 1], [3, 2]]
+    assert segments.chunk_indices.tolist() == expected
+    assert segments.chunk_indices.dtype == torch.int32
+    assert segments.to("cpu").chunk_indices.tolist() == expected
 
 
 @pytest.mark.parametrize("lengths", [[], [3, 0], [-1]])

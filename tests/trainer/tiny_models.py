@@ -40,14 +40,60 @@ _EXPERTS: dict[str, object] = {
     "moe_intermediate_size": 16,
     "shared_expert_intermediate_size": 16,
 }
+_MAMBA2: dict[str, object] = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 6,
+    "mamba_chunk_size": 16,
+    "time_step_limit": [0.3, 2.0],
+}
 CONFIGS: dict[str, dict[str, object]] = {
     "qwen3_5": {"model_type": "qwen3_5_text", **_BASE, **_HYBRID},
     "qwen3_5_moe": {"model_type": "qwen3_5_moe_text", **_BASE, **_HYBRID, **_EXPERTS},
     "qwen3_next": {"model_type": "qwen3_next", **_BASE, **_HYBRID, **_EXPERTS},
     "olmo_hybrid": {"model_type": "olmo_hybrid", **_BASE, **_HYBRID},
+    "lfm2": {"model_type": "lfm2", **_BASE, "layer_types": ["conv", "full_attention"], "conv_bias": True},
+    "lfm2_moe": {
+        "model_type": "lfm2_moe",
+        **_BASE,
+        **_EXPERTS,
+        "layer_types": ["conv", "full_attention"],
+        "num_dense_layers": 1,
+    },
+    "bamba": {"model_type": "bamba", **_BASE, **_MAMBA2, "attn_layer_indices": [1]},
+    "granite_hybrid": {
+        "model_type": "granitemoehybrid",
+        **_BASE,
+        **_MAMBA2,
+        "layer_types": ["linear_attention", "full_attention"],
+        "num_local_experts": 4,
+        "shared_intermediate_size": 16,
+        "logits_scaling": 3.0,
+        "embedding_multiplier": 2.0,
+    },
+    "falcon_h1": {
+        "model_type": "falcon_h1",
+        **_BASE,
+        **_MAMBA2,
+        "mamba_d_ssm": 64,
+        "lm_head_multiplier": 0.5,
+        "mamba_rms_norm": True,
+        "ssm_in_multiplier": 1.5,
+        "ssm_multipliers": [0.5, 1.5, 0.75, 1.25, 2.0],
+    },
     "qwen3": {"model_type": "qwen3", **_BASE},
     "llama": {"model_type": "llama", **_BASE, "tie_word_embeddings": True},
     "mistral": {"model_type": "mistral", **_BASE, "sliding_window": 7},
+    "mistral_full": {"model_type": "mistral", **_BASE, "sliding_window": None},
+    "gemma2": {
+        "model_type": "gemma2",
+        **_BASE,
+        "sliding_window": 7,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": 3.0,
+    },
     "gemma3": {
         "model_type": "gemma3_text",
         **_BASE,
@@ -56,7 +102,7 @@ CONFIGS: dict[str, dict[str, object]] = {
         "final_logit_softcapping": 3.0,
     },
 }
-DENSE = [name for name in CONFIGS if "moe" not in name and name != "qwen3_next"]
+DENSE = [name for name in CONFIGS if "moe" not in name and name not in ("qwen3_next", "granite_hybrid")]
 
 
 def write_config(folder: Path, config: dict[str, object]) -> str:

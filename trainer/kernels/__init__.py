@@ -21,17 +21,19 @@ from typing import Literal, cast, overload
 import torch
 
 from packer.errors import UserError
-from trainer.kernels import attention, conv, delta
+from trainer.kernels import attention, conv, delta, scan
 from trainer.kernels.attention import AttentionKernel
 from trainer.kernels.conv import ConvKernel
 from trainer.kernels.delta import DeltaKernel
+from trainer.kernels.scan import ScanKernel
 from trainer.segments import Segments
 
 Mode = Literal["auto", "fused", "reference"]
-Layer = Literal["attention", "delta", "conv"]
+Layer = Literal["attention", "delta", "conv", "scan"]
+Kernel = AttentionKernel | DeltaKernel | ConvKernel | ScanKernel
 # A kernel with everything but its differentiable inputs bound.
 _Call = Callable[[list[torch.Tensor]], torch.Tensor]
-_MODULES: dict[Layer, ModuleType] = {"attention": attention, "delta": delta, "conv": conv}
+_MODULES: dict[Layer, ModuleType] = {"attention": attention, "delta": delta, "conv": conv, "scan": scan}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,9 +51,11 @@ def resolve(layer: Literal["attention"], mode: Mode, device: torch.device) -> tu
 def resolve(layer: Literal["delta"], mode: Mode, device: torch.device) -> tuple[DeltaKernel, Choice]: ...
 @overload
 def resolve(layer: Literal["conv"], mode: Mode, device: torch.device) -> tuple[ConvKernel, Choice]: ...
-def resolve(
-    layer: Layer, mode: Mode, device: torch.device
-) -> tuple[AttentionKernel | DeltaKernel | ConvKernel, Choice]:
+@overload
+def resolve(layer: Literal["scan"], mode: Mode, device: torch.device) -> tuple[ScanKernel, Choice]: ...
+@overload
+def resolve(layer: Layer, mode: Mode, device: torch.device) -> tuple[Kernel, Choice]: ...
+def resolve(layer: Layer, mode: Mode, device: torch.device) -> tuple[Kernel, Choice]:
     """The kernel for one kind of layer and the reason for it.
 
     Raises UserError where the fast path was asked for (or is the rule, on a GPU) and cannot be had, or lets segments see each other.
@@ -68,18 +72,12 @@ def resolve(
         return module.reference, Choice(
             layer=layer, kernel="reference", reason="no GPU: plain torch, the same mathematics"
         )
-    kernel, name = module.load_fused()
+    kernel, name, why = module.load_fused()
     prove_apart(layer, kernel, name, device, torch.bfloat16)
-    return kernel, Choice(layer=layer, kernel=name, reason="GPU; kept two segments apart in the test at start")
+    return kernel, Choice(layer=layer, kernel=name, reason=f"{why}; kept two segments apart in the test at start")
 
 
-def prove_apart(
-    layer: Layer,
-    kernel: AttentionKernel | DeltaKernel | ConvKernel,
-    name: str,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> None:
+def prove_apart(layer: Layer, kernel: Kernel, name: str, device: torch.device, dtype: torch.dtype) -> None:
     """Run `kernel` on two segments and raise UserError if the second notices the first, forward (bit for bit) or backward (not exactly 0)."""
     first, second = 67, 61  # neither a multiple of a chunk, both longer than any short convolution
     segments = Segments.from_lengths([first, second]).to(device)

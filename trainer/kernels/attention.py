@@ -4,7 +4,7 @@ A mask over a packed row of T tokens has T² places and most of them are 0: at T
 took 0.9. On a CPU that is what the reference does; on a GPU a variable-length kernel takes the boundaries.
 
     >>> import torch
-    >>> from trainer.segments import Segments
+    >>> from trainer.segments import Segments, check_flat
     >>> q = k = torch.zeros(1, 1, 3, 2)  # all scores equal: each token sees the mean of its segment so far
     >>> v = torch.tensor([2.0, 4.0, 8.0]).reshape(1, 1, 3, 1)
     >>> reference(q, k, v, segments=Segments.from_lengths([2, 1]), scale=1.0, window=None).flatten().tolist()
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from packer.errors import UserError
-from trainer.segments import Segments
+from trainer.segments import Segments, check_flat
 
 
 class AttentionKernel(Protocol):
@@ -36,6 +36,7 @@ class AttentionKernel(Protocol):
 
 def reference(q: Tensor, k: Tensor, v: Tensor, *, segments: Segments, scale: float, window: int | None) -> Tensor:
     """See AttentionKernel. One scaled_dot_product_attention a segment: nothing crosses because nothing else is there."""
+    check_flat(q.transpose(1, 2), segments)
     lengths = segments.lengths
     # split, not slices: the gradient of a slice is a full-length tensor of zeros, one a segment.
     pieces = zip(*(torch.split(x, lengths, dim=2) for x in (q, k, v)), strict=True)
@@ -54,7 +55,7 @@ def _one_segment(q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int |
     )
 
 
-def load_fused() -> tuple[AttentionKernel, str]:
+def load_fused() -> tuple[AttentionKernel, str, str]:
     """torch's variable-length attention, or flash-attn where torch has none; UserError with both imports' words where neither can be had."""
     try:
         from torch.nn.attention.varlen import varlen_attn
@@ -67,8 +68,9 @@ def load_fused() -> tuple[AttentionKernel, str]:
                 f"(torch {torch.__version__})",
                 "use torch 2.11 or newer, or install flash-attn, or run with --kernels reference",
             ) from second
-        return _flash_attn(flash_attn_varlen_func), "flash_attn.flash_attn_varlen_func"
-    return _varlen(varlen_attn), "torch.nn.attention.varlen"
+        why = f"torch {torch.__version__} has none ({type(first).__name__}: {first})"
+        return _flash_attn(flash_attn_varlen_func), "flash_attn.flash_attn_varlen_func", why
+    return _varlen(varlen_attn), "torch.nn.attention.varlen", f"torch {torch.__version__} has it"
 
 
 def _varlen(varlen_attn: Callable[..., Tensor | tuple[Tensor, Tensor]]) -> AttentionKernel:
@@ -76,6 +78,7 @@ def _varlen(varlen_attn: Callable[..., Tensor | tuple[Tensor, Tensor]]) -> Atten
     options = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
     def fused(q: Tensor, k: Tensor, v: Tensor, *, segments: Segments, scale: float, window: int | None) -> Tensor:
+        check_flat(q.transpose(1, 2), segments)
         heads_last = _heads_last(q, k, v)
         bounds, longest = (
             segments.boundaries,
@@ -91,6 +94,7 @@ def _varlen(varlen_attn: Callable[..., Tensor | tuple[Tensor, Tensor]]) -> Atten
 
 def _flash_attn(flash_attn_varlen_func: Callable[..., Tensor]) -> AttentionKernel:
     def fused(q: Tensor, k: Tensor, v: Tensor, *, segments: Segments, scale: float, window: int | None) -> Tensor:
+        check_flat(q.transpose(1, 2), segments)
         heads_last = _heads_last(q, k, v)
         bounds, longest = segments.boundaries, segments.max_segment_len
         left = -1 if window is None else window - 1

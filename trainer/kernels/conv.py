@@ -12,6 +12,7 @@ products, and a product whose two ends lie in different segments is multiplied b
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 
 from packer.errors import UserError
-from trainer.segments import Segments
+from trainer.segments import CHUNK, Segments, check_flat
 
 # Bytes of one block of rows of x. The K passes over a block stay in the core's own cache: at T=8192, D=1024 in float32 blocks made forward and
 # backward 2 times faster than whole-length passes, and 6 times faster than F.conv1d.
@@ -39,6 +40,7 @@ class ConvKernel(Protocol):
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, *, segments: Segments) -> Tensor:
     """See ConvKernel. Computes in float32 (float64 where x is float64)."""
+    check_flat(x, segments)
     if activation not in (None, "silu", "swish"):
         raise ValueError(f"activation {activation!r}: the short convolution knows silu and None")
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -101,18 +103,64 @@ def _blocks(rows: Tensor) -> list[tuple[int, int]]:
     return [(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-def load_fused() -> tuple[ConvKernel, str]:
-    """flash-linear-attention's Triton convolution; UserError with the import's own words where it cannot be had."""
+def load_fused() -> tuple[ConvKernel, str, str]:
+    """causal-conv1d where it is installed, else flash-linear-attention's Triton convolution; UserError with the import's own words where the one is
+    installed and broken, or neither can be had."""
+    if _installed("causal_conv1d"):
+        try:
+            from causal_conv1d import causal_conv1d_fn
+        except (ImportError, OSError, RuntimeError) as error:
+            # Not taken for "not installed": a wheel built for another torch would cost its speed without a word.
+            raise UserError(
+                f"causal-conv1d is installed but cannot be loaded: {type(error).__name__}: {error} (torch {torch.__version__})",
+                "build it again for this torch, or uninstall it (flash-linear-attention has a convolution too), or run with --kernels reference",
+            ) from error
+        return _causal_conv1d(causal_conv1d_fn), "causal_conv1d.causal_conv1d_fn", "causal-conv1d is installed"
     try:
         from fla.modules.causal_conv1d import causal_conv1d
     except (ImportError, OSError, RuntimeError) as error:
         raise UserError(
-            f"the fused short convolution cannot be loaded: {type(error).__name__}: {error} (torch {torch.__version__})",
+            f"the fused short convolution cannot be loaded: {type(error).__name__}: {error} (torch {torch.__version__}); causal-conv1d is not installed",
             "install it with `pip install flash-linear-attention`, or run with --kernels reference",
         ) from error
+    return _fla(causal_conv1d), "fla.modules.causal_conv1d (triton)", "causal-conv1d is not installed"
 
+
+def _installed(package: str) -> bool:
+    """Whether Python would find the package, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # in sys.modules without a spec: there it is
+        return True
+
+
+def _causal_conv1d(function: Callable[..., Tensor]) -> ConvKernel:
     def fused(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, *, segments: Segments) -> Tensor:
-        y: Tensor = causal_conv1d(
+        check_flat(x, segments)
+        channels, width = weight.shape
+        if channels % 8 or not 2 <= width <= 4:
+            raise UserError(
+                f"causal-conv1d takes channels in multiples of 8 and kernels of 2 to 4 tokens; a layer has {channels} channels and a kernel of {width}",
+                "uninstall causal-conv1d (flash-linear-attention's convolution takes any), or run with --kernels reference",
+            )
+        length, seq_idx = x.shape[1], segments.seq_idx
+        # Its kernel with seq_idx wants channels that lie together, token by token in steps of 8: x [1, T, D] as it is. Copied as [1, T, D], that
+        # stays so behind the transpose, where a copy of [1, D, T] would not.
+        if x.stride(2) != 1 or x.stride(1) % 8:
+            x = x.contiguous()
+        short = -length % CHUNK  # it reads seq_idx by whole chunks: never past the end of a row that is made of them
+        if short:
+            x, seq_idx = F.pad(x, (0, 0, 0, short)), F.pad(seq_idx, (0, short), value=segments.num_segments)
+        y = function(x.transpose(1, 2), weight, bias, seq_idx=seq_idx, activation=activation)
+        return y.transpose(1, 2)[:, :length]
+
+    return fused
+
+
+def _fla(function: Callable[..., tuple[Tensor, None]]) -> ConvKernel:
+    def fused(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, *, segments: Segments) -> Tensor:
+        check_flat(x, segments)
+        return function(
             x=x,
             weight=weight,
             bias=bias,
@@ -120,10 +168,10 @@ def load_fused() -> tuple[ConvKernel, str]:
             backend="triton",
             cu_seqlens=segments.boundaries,  # no repeated offsets: helpers count chunks per segment
             cu_seqlens_cpu=segments.boundaries_cpu,
+            chunk_indices=segments.chunk_indices,
         )[0]
-        return y
 
-    return fused, "fla.modules.causal_conv1d (triton)"
+    return fused
 
 
 def probe(

@@ -28,9 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from packer.errors import UserError
-from trainer.segments import Segments
-
-CHUNK = 64
+from trainer.segments import CHUNK, Segments, check_flat
 
 
 class DeltaKernel(Protocol):
@@ -49,6 +47,7 @@ def reference(
 
     Letters in the shapes below: n chunks, h key heads, r value heads a key head, c places in a chunk.
     """
+    check_flat(q, segments)
     length, key_heads, key_dim = q.shape[1:]
     value_heads, value_dim = v.shape[2:]
     group = value_heads // key_heads
@@ -125,7 +124,7 @@ def _unit(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 
-def load_fused() -> tuple[DeltaKernel, str]:
+def load_fused() -> tuple[DeltaKernel, str, str]:
     """flash-linear-attention's chunked kernel; UserError with the import's own words where it cannot be had."""
     try:
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule
@@ -138,6 +137,7 @@ def load_fused() -> tuple[DeltaKernel, str]:
     def fused(
         q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, segments: Segments, l2norm: bool = True
     ) -> Tensor:
+        check_flat(q, segments)
         out: Tensor = chunk_gated_delta_rule(
             q,
             k,
@@ -146,11 +146,12 @@ def load_fused() -> tuple[DeltaKernel, str]:
             beta=beta,
             use_qk_l2norm_in_kernel=l2norm,
             cu_seqlens=segments.boundaries,  # offsets must not repeat
-            cu_seqlens_cpu=segments.boundaries_cpu,  # the grid is planned on the host: no copy back from the device a layer
+            cu_seqlens_cpu=segments.boundaries_cpu,
+            chunk_indices=segments.chunk_indices,  # the grid, planned with the batch: no layer plans it or asks the device for it
         )[0]
         return out
 
-    return fused, "fla.ops.gated_delta_rule"
+    return fused, "fla.ops.gated_delta_rule", "its grid planned on the host with the batch"
 
 
 def probe(

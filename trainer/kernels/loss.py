@@ -1,7 +1,7 @@
 """Cross-entropy of the supervised tokens, summed, without the logits of a whole row ever existing.
 
 8192 tokens times a vocabulary of 248,000 in float32 are 8 GB of logits, and the gradient as much again. Only the supervised positions are projected,
-1024 at a time; each chunk's logits become its part of the loss and of both gradients at once and are gone before the next (the scheme of Hsu et
+512 at a time; each chunk's logits become its part of the loss and of both gradients at once and are gone before the next (the scheme of Hsu et
 al., "Liger Kernel", 2024). The backward pass multiplies what is ready by the gradient that arrives.
 
     >>> import torch
@@ -17,7 +17,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-CHUNK = 1024
+# Rows of logits at a time: enough for a matrix product to be one, few enough for their memory (300 MB at a vocabulary of 152,000) to be less than the
+# weight's own gradient.
+CHUNK = 512
+# Rows of the weight whose gradient is summed at a time where sum and factors differ in type: what bounds the memory of a product in float32.
+_SLICE = 1 << 15
 
 
 def cross_entropy_sum(
@@ -34,18 +38,21 @@ def cross_entropy_sum(
 
     hidden [T, H], weight [V, H], positions and targets int64 [K] of a length that never changes; what lies past `count` (a host integer) is never read.
     softcap c replaces logits x by c·tanh(x/c) (Gemma 2). Logits, softmax and sum are float32 (float64 where hidden is float64), and so is the scalar
-    that is given back. target_weights w float64 [K]: gives [2] instead, Σ wᵢ·(−log …) and, without a gradient, the plain sum. With count 0 it is 0, still connected to hidden and weight, so that a sharded model's backward hooks run on this rank too.
+    that is given back. target_weights w float [K]: gives [2] instead, Σ wᵢ·(−log …) and, without a gradient, the plain sum. With count 0 it is 0, still
+    connected to hidden and weight, so that a sharded model's backward hooks run on this rank too. Its backward pass runs once: it gives its memory away.
     """
     if not 0 <= count <= len(positions) or len(positions) != len(targets):
         raise ValueError(f"count {count}, {len(positions)} positions, {len(targets)} targets")
     needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    loss: Tensor = _CrossEntropySum.apply(
+    loss: Tensor = _CrossEntropySum.apply(  # type: ignore[no-untyped-call]  # untyped in torch
         hidden, weight, positions, targets, count, softcap, target_weights, needs_grad
-    )  # type: ignore[no-untyped-call]  # untyped in torch
+    )
     return loss
 
 
 class _CrossEntropySum(torch.autograd.Function):
+    gradients: tuple[Tensor, Tensor] | None  # of the context: what backward gives away
+
     @staticmethod
     def forward(
         ctx: FunctionCtx,
@@ -59,51 +66,68 @@ class _CrossEntropySum(torch.autograd.Function):
         needs_grad: bool,
     ) -> Tensor:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        # A GPU multiplies half-precision factors into float32 sums; a CPU does not, so its factors are made wide, the weight once.
+        wide = hidden if hidden.is_cuda else hidden.to(dtype)
+        table = weight if hidden.is_cuda else weight.to(dtype)
         loss = hidden.new_zeros(() if target_weights is None else 2, dtype=dtype)
         grad_hidden = torch.zeros_like(hidden, dtype=dtype) if needs_grad else None
         grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_grad else None
+        # One buffer for all chunks' logits: fresh memory a chunk would be zeroed by the system a page at a time.
+        room = hidden.new_empty(min(CHUNK, count), len(weight), dtype=dtype)
         for start in range(0, count, CHUNK):
             end = min(start + CHUNK, count)
-            rows = positions[start:end]
-            picked = hidden[rows]
-            logits = _product(picked, weight.t(), dtype)
+            rows, target = positions[start:end], targets[start:end, None]
+            picked = wide[rows]
+            logits = _product(picked, table.t(), room[: end - start])
             if softcap is not None:
-                logits = logits.div_(softcap).tanh_().mul_(softcap)
-            target = targets[start:end, None]
-            log_total = logits.logsumexp(dim=-1, keepdim=True)
-            losses = log_total - logits.gather(-1, target)
+                logits.div_(softcap).tanh_().mul_(softcap)
+            slope = None if softcap is None or not needs_grad else 1 - (logits / softcap).square_()
+            # All in the logits' own memory, which holds softmax − one-hot at the end, their gradient.
+            chosen, top = logits.gather(-1, target), logits.amax(dim=-1, keepdim=True)
+            total = logits.sub_(top).exp_().sum(dim=-1, keepdim=True)
+            losses = total.log() + top - chosen
             factors = None if target_weights is None else target_weights[start:end, None].to(dtype)
             loss += losses.sum() if factors is None else torch.stack([(factors * losses).sum(), losses.sum()])
             if grad_hidden is None or grad_weight is None:
                 continue
-            slope = None if softcap is None else 1 - (logits / softcap).square_()
-            grad = logits.sub_(
-                log_total
-            ).exp_()  # from here on the logits' memory holds their gradient: softmax − one-hot
-            grad.scatter_add_(-1, target, torch.full_like(log_total, -1.0))
+            grad = logits.div_(total)
+            grad.scatter_add_(-1, target, torch.full_like(total, -1.0))
             if slope is not None:
                 grad.mul_(slope)
             if factors is not None:
                 grad.mul_(factors)
-            grad = grad.to(weight.dtype)
-            grad_hidden.index_add_(0, rows, _product(grad, weight, dtype))
-            grad_weight += _product(grad.t(), picked, dtype)
+            grad = grad.to(table.dtype)
+            grad_hidden.index_add_(0, rows, _product(grad, table, torch.empty_like(picked, dtype=dtype)))
+            _add_product(grad_weight, grad.t(), picked)
         if grad_hidden is not None and grad_weight is not None:
-            ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype))
+            ctx.gradients = (grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype))  # type: ignore[attr-defined]  # a context takes any
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None, None, None, None]:
-        grad_hidden, grad_weight = ctx.saved_tensors  # type: ignore[attr-defined]  # torch's stub for FunctionCtx lacks it
-        grad = grad if grad.dim() == 0 else grad[0]  # the plain sum beside it has no gradient
-        return grad_hidden * grad, grad_weight * grad, None, None, None, None, None, None
+        ready: tuple[Tensor, Tensor] | None = ctx.gradients  # type: ignore[attr-defined]
+        if ready is None:
+            raise RuntimeError(
+                "the loss was differentiated a second time, but its gradients were given away the first time"
+            )
+        ctx.gradients = None  # type: ignore[attr-defined]
+        factor = grad if grad.dim() == 0 else grad[0]  # the plain sum beside it has no gradient
+        # In place: a copy of the weight's gradient would be the largest tensor of the step once more.
+        return ready[0].mul_(factor), ready[1].mul_(factor), None, None, None, None, None, None
 
 
-def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b with sums and result in `dtype`. Half-precision results would put a grid of 0.25 on logits near 40."""
-    if a.dtype == dtype and b.dtype == dtype:
-        return a @ b
-    if a.is_cuda and a.dtype == b.dtype and dtype == torch.float32:
-        return torch.mm(a, b, out_dtype=dtype)  # half-precision factors, float32 sums and result
-    return a.to(dtype) @ b.to(dtype)
+def _product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """a @ b into `out`, with sums in out's type. Half-precision results would put a grid of 0.25 on logits near 40."""
+    if a.dtype == out.dtype:
+        return torch.mm(a, b, out=out)
+    return torch.mm(a, b, out_dtype=out.dtype, out=out)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b, with sums in total's type and nothing of total's size made beside it."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+        return
+    for start in range(0, len(total), _SLICE):
+        total[start : start + _SLICE] += torch.mm(a[start : start + _SLICE], b, out_dtype=total.dtype)
