@@ -539,9 +539,9 @@ def test_the_sample_trains_from_an_address_by_the_commands_alone(built: Path, pu
     for number, shards in enumerate((built, published)):
         done = run_module(
             "trainer",
-            ["run", "--shards", shards, "--init", "random", "--steps", "2", "--rows-per-step", "2", "--log-every", "1",
+            ["run", "--shards", shards, "--init", "random", "--steps", "2", "--rows-per-step", "1", "--log-every", "1",
              "--out", tmp_path / f"run{number}"],
-            cwd=tmp_path, timeout=600, PACKER_CACHE=str(tmp_path / "cache"),
+            cwd=tmp_path, timeout=1200, PACKER_CACHE=str(tmp_path / "cache"), OMP_NUM_THREADS="1",
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         lines = (tmp_path / f"run{number}" / "metrics.jsonl").read_text().splitlines()
