@@ -133,6 +133,8 @@ def write_split(
     for one in engine.map(make_shard_writer, settings, due, here=make_shard_writer(settings), alone=alone):
         done[due[len(done) - kept]] = one
         advance(one.shard.rows)
+    # A worker that was lost, and whose task was done elsewhere, leaves what it was writing.
+    keep_only(out / name, {Path(one.shard.file).name for one in done.values()})
     lengths = examples.lengths if planned.examples is None else examples.lengths[planned.examples]
     tokens = int(lengths.sum(dtype=np.int64))
     split = Split(

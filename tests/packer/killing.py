@@ -20,6 +20,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
+import pyarrow as pa
+
 import packer
 import packer.parts
 import packer.pipeline
@@ -102,7 +104,15 @@ def _build(config: BuildConfig, kill_at: int | None) -> dict[str, object]:
         touched("fsync", last[0])
         real_fsync(descriptor)
 
+    real_new_file = pa.ipc.new_file
+
+    def new_file(file: object, *arguments: object, **options: object) -> object:
+        # With the file begun and not one batch in it.
+        touched("begin", last[0])
+        return real_new_file(file, *arguments, **options)
+
     os.fsync = fsync
+    pa.ipc.new_file = new_file
     sys.addaudithook(hook)
     said = _Said()
     packer.build(config, said)
@@ -121,6 +131,21 @@ def _stamps(out: Path, *, all_shards: bool) -> dict[str, list[int]]:
     return {
         f"{path.parent.name}/{path.name}": [path.stat().st_ino, path.stat().st_mtime_ns] for path in [*parts, *done]
     }
+
+
+def _broken(out: Path) -> list[str]:
+    """Files under their final names that are not whole."""
+    broken = []
+    for path in out.rglob("*"):
+        if path.is_file() and not path.name.startswith("."):
+            try:
+                if path.suffix == ".arrow":
+                    pa.ipc.open_file(path).read_all().validate(full=True)
+                elif path.suffix == ".json" and path.parent.name != "tokenizer":
+                    json.loads(path.read_text(encoding="utf-8"))
+            except (pa.ArrowException, ValueError):
+                broken.append(str(path.relative_to(out)))
+    return broken
 
 
 def _looks_finished(out: Path) -> bool:
@@ -155,14 +180,17 @@ def main() -> None:
     expected = _bytes_of(whole)
     draw = random.Random(int(seed))
     # One in each of as many stretches of the build as there are kills, so that every phase is met.
+    last = touches.index("open .manifest.json.tmp")
     edges = [round(number * len(touches) / int(kills)) for number in range(int(kills) + 1)]
     report = []
-    for start, end in itertools.pairwise(edges):
-        moment = draw.randrange(start, end)
+    moments = [draw.randrange(start, end) for start, end in itertools.pairwise(edges)]
+    # And the moment at which everything but the manifest is there, and what does not belong to a finished folder is out of the way.
+    for moment in [*moments, last]:
         out = Path(folder) / "killed"
         shutil.rmtree(out, ignore_errors=True)
         config = build_config(data, tokenizer, out, store=store)
         status, _ = _in_a_fork(lambda config=config, moment=moment: _build(config, moment))
+        broken = _broken(out)
         before, finished = _stamps(out, all_shards=False), _looks_finished(out)
         again, text = _in_a_fork(lambda config=config: _build(config, None))
         after = _stamps(out, all_shards=True)
@@ -171,6 +199,7 @@ def main() -> None:
                 "moment": touches[moment],
                 "status": status,
                 "looked_finished": finished,
+                "broken": broken,
                 "parts": sum(name.startswith("tokens/") for name in before),
                 "shards": sum(not name.startswith("tokens/") for name in before),
                 "made_again": [

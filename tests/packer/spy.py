@@ -6,13 +6,17 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import packer.pipeline
 from packer.encode import EncodeSettings, make_part_writer
+from packer.encoders import EncoderDiffersError
 from packer.parts import RawPart
 from packer.progress import Progress
+from packer.token_part import part_name, read_part, write_part
 
 
 def make_spying_writer(settings: EncodeSettings) -> Callable[[RawPart], int]:
@@ -37,6 +41,26 @@ def make_dying_writer(settings: EncodeSettings) -> Callable[[RawPart], int]:
         return write(raw)
 
     return die
+
+
+def make_lying_writer(settings: EncodeSettings) -> Callable[[RawPart], int]:
+    """A fast encoder that is caught at the second part, while another worker takes its time over a part of wrong ids."""
+    write = make_part_writer(settings)
+    if settings.encoder == "tokenizers":
+        return write
+
+    def lie(raw: RawPart) -> int:
+        if raw.number == 1:
+            raise EncoderDiffersError("splintr differs from tokenizers on 'x'")
+        number = write(raw)
+        path = settings.folder / part_name(number)
+        head, part = read_part(path)
+        wrong = replace(part, ids=part.ids + 1)
+        time.sleep(1.5)
+        write_part(path, replace(head, digest=wrong.digest()), wrong)
+        return number
+
+    return lie
 
 
 def install() -> Progress:

@@ -80,9 +80,12 @@ def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(
     report = json.loads(run.stdout)
     parts = sum(touch.startswith("os.rename tokens/") for touch in report["touches"])
     assert parts == 12
-    assert len(report["kills"]) == kills
+    assert len(report["kills"]) == kills + 1
+    assert report["kills"][-1]["moment"] == "open .manifest.json.tmp"
+    assert report["kills"][-1]["parts"] == parts, "also where tokens are not wanted in the end"
     for kill in report["kills"]:
         assert kill["status"] == -signal.SIGKILL, kill
+        assert not kill["broken"], kill
         assert kill["again"] == 0, kill
         assert kill["same_bytes"], kill
         assert not kill["made_again"], kill
@@ -294,6 +297,39 @@ def kill_before_the_manifest(what: packer.config.BuildConfig) -> None:
         patch.setattr("packer.pipeline.set_aside", stop)
         with pytest.raises(StopError):
             packer.build(what)
+
+
+def test_a_build_waits_for_the_workers_of_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them might still put a part of other tokens in the place of ours."""
+    from packer.folder import at_work, claim
+
+    monkeypatch.setattr("packer.folder._SECONDS_FOR_ORPHANS", 0.3)
+    with claim(tmp_path / "packed"):
+        (tmp_path / "packed" / "tokens").mkdir()
+    (tmp_path / "packed" / ".packer-building").touch()
+    with (
+        at_work(tmp_path / "packed"),
+        pytest.raises(UserError, match="worker processes of an earlier build are still writing"),
+    ):
+        packer.build(config(tmp_path / "packed"))
+    packer.build(config(tmp_path / "packed"))
+
+
+def test_a_fast_encoder_that_differs_in_a_worker_leaves_none_of_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts that other workers were still at are not taken for the reference's: they have the same key."""
+    from tests.packer import spy
+
+    monkeypatch.setattr("packer.parts._PART_ROWS", 40)
+    monkeypatch.setattr("packer.pipeline.make_part_writer", spy.make_lying_writer)
+    said = Said()
+    packer.build(config(tmp_path / "packed", workers=2, encoder="splintr"), said)
+    assert said.has("starting over with tokenizers")
+    monkeypatch.undo()
+    monkeypatch.setattr("packer.parts._PART_ROWS", 40)
+    packer.build(config(tmp_path / "fresh"))
+    assert content(tmp_path / "packed") == content(tmp_path / "fresh")
 
 
 def test_a_gate_that_said_no_costs_no_second_tokenizing(tmp_path: Path) -> None:
