@@ -217,9 +217,15 @@ def _over_rows(table: Int64Array, values: Int64Array, rows: int) -> Int64Array:
 
 def _spread(table: Int64Array, start: Int64Array) -> Int64Array:
     """Where the examples of these places go among the members, in the order of places and rows: one entry a row of each, then one an example."""
-    sizes = table[:, 1] - table[:, 0]
-    entry = np.repeat(np.arange(len(table)), sizes)
-    row = np.arange(len(entry)) + np.repeat(table[:, 0] - (np.cumsum(sizes) - sizes), sizes)
-    each = table[entry, 3]
-    first = start[row] + table[entry, 4]
-    return np.repeat(first - (np.cumsum(each) - each), each) + np.arange(int(each.sum()))
+    firsts, ends, _, each, before = table.T
+    sizes = ends - firsts
+    row = np.repeat(firsts - (np.cumsum(sizes) - sizes), sizes)
+    row += np.arange(len(row))
+    first: Int64Array = start[row]
+    first += np.repeat(before, sizes)
+    if each.max() == 1:
+        return first
+    each = np.repeat(each, sizes)
+    place: Int64Array = np.repeat(first - (np.cumsum(each) - each), each)
+    place += np.arange(len(place))
+    return place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -178,14 +179,14 @@ def test_neighbouring_rows_are_not_alike() -> None:
 @pytest.mark.parametrize("strategy", ["optimal", "bfd", "ffd"])
 def test_auto_is_the_smallest_multiple_of_8_that_costs_at_most_one_row_in_a_thousand(strategy: str) -> None:
     """Every smaller multiple of 8 is tried here; auto itself leaves out those that cannot be enough."""
-    lengths = np.clip(np.random.Generator(np.random.PCG64(0)).lognormal(np.log(300), 1.0, 50_000), 4, 8192)
+    lengths = np.clip(np.random.Generator(np.random.PCG64(0)).lognormal(np.log(300), 1.0, 50_000), 4, 2048)
     lengths = lengths.astype(np.int32)
-    free = make_plan(lengths, capacity=8192, max_segments=0, strategy=strategy)
-    auto = make_plan(lengths, capacity=8192, max_segments=None, strategy=strategy)
+    free = make_plan(lengths, capacity=2048, max_segments=0, strategy=strategy)
+    auto = make_plan(lengths, capacity=2048, max_segments=None, strategy=strategy)
     assert len(auto) <= len(free) * 1.001
     assert auto.max_segments < free.max_segments
     for segments in range(8, auto.max_segments, 8):
-        smaller = make_plan(lengths, capacity=8192, max_segments=segments - 1, strategy=strategy)
+        smaller = make_plan(lengths, capacity=2048, max_segments=segments - 1, strategy=strategy)
         assert len(smaller) > len(free) * 1.001, f"{segments} would have done"
 
 
@@ -238,15 +239,31 @@ def test_optimal_meets_the_lower_bound_on_lengths_as_chats_have_them(count: int,
 modelled = pytest.mark.skipif(not MODELLED.is_file(), reason=f"{MODELLED.name} is not there")
 
 
-@modelled
-@pytest.mark.parametrize("capacity", [2048, 8192])
-def test_on_modelled_corpora_rows_stay_few_and_uncrowded(capacity: int) -> None:
-    """100,000 lengths a corpus. No cap: at most a row above the bound. At most 64 segments: within a thousandth of it. Both never above best-fit's."""
+def modelled_corpora() -> ModuleType:
     spec = importlib.util.spec_from_file_location("lengths", MODELLED)
     assert spec is not None
     assert spec.loader is not None
     corpora = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(corpora)
+    return corpora
+
+
+@modelled
+@pytest.mark.parametrize(("limit", "above"), [(0, 0), (None, 0), (7, 0), (15, 1), (63, 0)])
+def test_207_865_chats_meet_the_lower_bound_with_few_segments_too(limit: int | None, above: int) -> None:
+    """6.5 examples a row: a limit of 7 leaves hardly a choice."""
+    corpora = modelled_corpora()
+    lengths = corpora.ultrachat()
+    plan = make_plan(lengths, capacity=8192, max_segments=limit)
+    assert len(plan) <= corpora.lower_bound(lengths, 8192) + above
+    assert not limit or np.diff(plan.offsets).max() <= limit
+
+
+@modelled
+@pytest.mark.parametrize("capacity", [2048, 8192])
+def test_on_modelled_corpora_rows_stay_few_and_uncrowded(capacity: int) -> None:
+    """100,000 lengths a corpus. No cap: at most a row above the bound. At most 64 segments: within a thousandth of it. Both never above best-fit's."""
+    corpora = modelled_corpora()
     for name in ("short", "heavy"):
         lengths = getattr(corpora, name)(100_000, capacity=capacity)
         bound = corpora.lower_bound(lengths, capacity)
@@ -277,7 +294,7 @@ def test_memory_does_not_grow_with_lists_of_examples(strategy: str) -> None:
 
     lengths = np.random.Generator(np.random.PCG64(0)).integers(1, 2000, 2_000_000).astype(np.int32)
     tracemalloc.start()
-    make_plan(lengths, capacity=8192, strategy=strategy)
+    make_plan(lengths, capacity=8192, max_segments=0, strategy=strategy)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 * len(lengths)
