@@ -20,7 +20,7 @@ LOG_NAME = "build-log.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
-    """What made the tokens: the encoder and why it, and where tokenizer (empty: on the hub) and sources lay."""
+    """What made the tokens: the encoder and why it, and where tokenizer (empty: on the hub) and sources lay (absolute paths, addresses, hub names)."""
 
     encoder: str
     encoder_reason: str

@@ -18,7 +18,12 @@ from packer.errors import UserError
 @click.option(
     "--max-segments", help="Most segments a row: auto, a number, or 0 for no cap.  [default: as PATH was built]"
 )
-@click.option("--strategy", help="optimal, bfd or sequential.  [default: as PATH was built]")
+@click.option(
+    "--align",
+    type=int,
+    help="Begin every example at a multiple of so many slots (a divisor of the capacity).  [default: as PATH was built]",
+)
+@click.option("--strategy", help="optimal, bfd, ffd or sequential.  [default: as PATH was built]")
 @click.option(
     "--overlong",
     help="Conversations longer than a row: drop, truncate, split or error.  [default: as PATH was built]",

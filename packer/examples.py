@@ -20,16 +20,19 @@ from packer.types import BoolArray, Int64Array
 from packer.views import DAMAGE
 
 _MEND = "build the folder again, or restore it from a copy"
-_NUMBERS = {
-    "example_id": pa.int64(),
-    "source": pa.int16(),
-    "row": pa.int64(),
-    "piece": pa.int32(),
-    "copy": pa.int32(),
-    "tokens": pa.int32(),
-    "supervised": pa.int32(),
-}
-_COLUMNS = [*_NUMBERS.items(), ("split", pa.string())]
+EXAMPLES_SCHEMA = pa.schema(
+    [
+        ("example_id", pa.int64()),
+        ("source", pa.int16()),
+        ("row", pa.int64()),
+        ("piece", pa.int32()),
+        ("copy", pa.int32()),
+        ("tokens", pa.int32()),
+        ("supervised", pa.int32()),
+        ("split", pa.string()),
+    ]
+)
+_NUMBERS = [name for name in EXAMPLES_SCHEMA.names if name != "split"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,12 +91,12 @@ def _read(path: Path) -> list[pa.RecordBatch]:
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         for batch in batches:
             batch.validate(full=True)
-        columns = [(field.name, field.type) for field in reader.schema]
+        columns = reader.schema.remove_metadata()
         nulls = sum(column.null_count for batch in batches for column in batch.columns)
         splits = {name for batch in batches for name in pc.unique(batch.column("split")).to_pylist()}
     except DAMAGE as error:
         raise UserError(f"{path}: not a readable table ({' '.join(str(error).split())})", _MEND) from None
-    if columns != _COLUMNS or nulls:
+    if columns != EXAMPLES_SCHEMA or nulls:
         what = f"{nulls} places without a value" if nulls else "its columns are not those of the format"
         raise UserError(f"{path}: {what}", _MEND)
     if not splits <= {"train", "eval"}:

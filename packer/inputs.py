@@ -161,5 +161,12 @@ def provenance(config: BuildConfig, inputs: Inputs) -> Provenance:
         encoder=inputs.encoder.name,
         encoder_reason=inputs.encoder.reason,
         tokenizer_path=str(inputs.tokenizer.folder.resolve()) if Path(config.tokenizer).is_dir() else "",
-        sources=tuple(spec.file or spec.name for spec in inputs.sources),
+        sources=tuple(_where(spec) for spec in inputs.sources),
     )
+
+
+def _where(spec: SourceSpec) -> str:
+    """A file's path from the root, whatever folder the build was started in; links are not followed: the suffix of a name says how it is read."""
+    if spec.file is None:
+        return spec.name
+    return spec.file if "://" in spec.file else str(Path(spec.file).absolute())

@@ -15,23 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from packer.arrow import of_numpy, of_words
+from packer.examples import EXAMPLES_SCHEMA
 from packer.files import write_arrow
 from packer.types import BoolArray, Int32Array, Int64Array
 
 # A batch of the table: some megabytes, whatever the parts were.
 _ROWS_AT_ONCE = 65_536
-_SCHEMA = pa.schema(
-    [
-        ("example_id", pa.int64()),
-        ("source", pa.int16()),
-        ("row", pa.int64()),
-        ("piece", pa.int32()),
-        ("copy", pa.int32()),
-        ("tokens", pa.int32()),
-        ("supervised", pa.int32()),
-        ("split", pa.string()),
-    ]
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +96,7 @@ def _joined(pieces: list[np.ndarray], kind: np.dtype[np.generic]) -> np.ndarray:
 def write_table(out: Path, listed: Iterable[Listed]) -> None:
     """examples/: where each example came from, its size, and the split it is in; written as they come."""
     (out / "examples").mkdir(exist_ok=True)
-    write_arrow(out / "examples" / "part-00000.arrow", _SCHEMA, _batches(listed))
+    write_arrow(out / "examples" / "part-00000.arrow", EXAMPLES_SCHEMA, _batches(listed))
 
 
 def _batches(listed: Iterable[Listed]) -> Iterator[pa.RecordBatch]:
@@ -146,5 +135,7 @@ def _batch(listed: Listed, first: int) -> pa.RecordBatch:
         "supervised": listed.supervised,
     }
     split = of_words(listed.is_eval, ("train", "eval"))
-    arrays = [of_numpy(columns[field.name], field.type) if field.name in columns else split for field in _SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+    arrays = [
+        of_numpy(columns[field.name], field.type) if field.name in columns else split for field in EXAMPLES_SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=EXAMPLES_SCHEMA)

@@ -122,7 +122,7 @@ def _is_there(path: Path, raw: RawPart) -> bool:
     if not path.is_file():
         return False
     try:
-        head, part = read_part(path)
+        head, part = read_part(path, validate=True)
     except UserError:
         return False
     due = (raw.key, raw.source, raw.is_eval, raw.first_row, len(raw.values))

@@ -7,26 +7,25 @@ What comes of it is, byte for byte, what `packer build` with these options makes
 
 from __future__ import annotations
 
-import datetime
 import os
 import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
 import packer
 from packer.account import Account
 from packer.assemble import assemble
+from packer.build_options import options_of, weights_of
 from packer.buildlog import LOG_NAME, build_log, provenance_of
 from packer.config import BuildConfig
 from packer.engine import LocalEngine
 from packer.errors import UserError
 from packer.files import remove_temporary, sync_folder, temporary_name, write_text
 from packer.folder import claim, keep_only, set_aside, settle
-from packer.intake import Weighted
 from packer.manifest import MANIFEST_NAME, Manifest, load_manifest
 from packer.origin import Origin, finished
 from packer.overlong import Overlong
@@ -45,6 +44,7 @@ class RepackConfig:
     out: Path
     capacity: int
     max_segments: str | int | None = None
+    align: int | None = None
     strategy: Strategy | None = None
     overlong: Overlong | None = None
     seed: int | None = None
@@ -65,7 +65,7 @@ def repack(config: RepackConfig, progress: Progress | None = None) -> Manifest:
     started = time.time()
     there = load_manifest(config.source)
     _refuse(config, there)
-    options, origin = build_options(config, there), _origin(there)
+    options, origin = _options(config, there), _origin(there)
     settle(options.out)
     if (manifest := finished(options, origin)) is not None:
         progress.say(f"{options.out} already holds these rows: nothing to do")
@@ -73,7 +73,7 @@ def repack(config: RepackConfig, progress: Progress | None = None) -> Manifest:
     try:
         with LocalEngine(workers=options.worker_count, folder=options.out) as engine, claim(options.out):
             tokens = config.source / "tokens"
-            account = _account(options, origin, there, tokens, progress)
+            account = _account(options, there, tokens, progress)
             manifest = assemble(options, origin, account, tokens, engine, progress)
             shutil.copytree(config.source / "tokenizer", options.out / "tokenizer")
             if config.token_store:
@@ -91,31 +91,24 @@ def repack(config: RepackConfig, progress: Progress | None = None) -> Manifest:
         ) from None
 
 
-def build_options(config: RepackConfig, there: Manifest) -> BuildConfig:
+def _options(config: RepackConfig, there: Manifest) -> BuildConfig:
     """The options that `packer build` would have to be given for the same rows; raises UserError where one cannot be."""
-    options = {name: str(value) for name, value in there.options.items()}
-    segments = config.max_segments if config.max_segments is not None else options["max_segments"]
-    date = options["template_date"]
-    return BuildConfig(
+    built = options_of(there, config.source)
+    segments = built.max_segments if config.max_segments is None else config.max_segments
+    return replace(
+        built,
         out=config.out,
         capacity=config.capacity,
-        max_segments=None if segments == "auto" else int(segments),
-        strategy=config.strategy or there.strategy,  # type: ignore[arg-type]  # BuildConfig holds it against the known ones
-        overlong=config.overlong or options["overlong"],  # type: ignore[arg-type]
-        seed=there.seed if config.seed is None else config.seed,
+        max_segments=None if segments == "auto" else segments,  # type: ignore[arg-type]  # the only word there is
+        align=built.align if config.align is None else config.align,
+        strategy=config.strategy or built.strategy,
+        overlong=config.overlong or built.overlong,
+        seed=built.seed if config.seed is None else config.seed,
         shard_rows=config.shard_rows,
         max_loss=config.max_loss,
         workers=config.workers,
         token_store=config.token_store,
         force=config.force,
-        eval_fraction=Fraction(options["eval_fraction"]),
-        limit=int(options["limit"]) or None,
-        column=options["column"] or None,
-        format=options["format"],  # type: ignore[arg-type]
-        empty_answers=options["empty_answers"],  # type: ignore[arg-type]
-        control_tokens=options["control_tokens"],  # type: ignore[arg-type]
-        train_on=options["train_on"],  # type: ignore[arg-type]
-        template_date=datetime.date.fromisoformat(date) if date else None,
     )
 
 
@@ -151,9 +144,9 @@ def _origin(there: Manifest) -> Origin:
     )
 
 
-def _account(options: BuildConfig, origin: Origin, there: Manifest, tokens: Path, progress: Progress) -> Account:
+def _account(options: BuildConfig, there: Manifest, tokens: Path, progress: Progress) -> Account:
     """Goes through the store; raises UserError where a part is damaged, or parts are missing."""
-    account = Account(options, [Weighted(name=one.name, weight=Fraction(one.weight)) for one in origin.sources])
+    account = Account(options, weights_of(there, tokens.parent))
     total = sum(source.conversations for source in there.sources)
     with progress.stage("read tokens", unit="conversations", total=total) as advance:
         account.take(options.out, _whole_parts(tokens), lambda head: advance(head.rows))
@@ -168,7 +161,7 @@ def _account(options: BuildConfig, origin: Origin, there: Manifest, tokens: Path
 
 def _whole_parts(tokens: Path) -> Iterator[Path]:
     for path in part_paths(tokens):
-        head, part = read_part(path)
+        head, part = read_part(path, validate=True)
         if part.digest() != head.digest:
             raise UserError(
                 f"{path}: its tokens are not those that were written (digest differs)",

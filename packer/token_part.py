@@ -24,6 +24,7 @@ from packer.arrow import of_numpy, to_numpy, unpack_bits
 from packer.errors import UserError
 from packer.files import write_arrow
 from packer.types import BoolArray, Int32Array, Int64Array
+from packer.views import DAMAGE
 
 STORE_VERSION = 1
 _HINT = "build the folder again, or restore it from a copy"
@@ -89,7 +90,26 @@ class PartHead:
         fields = json.loads(text)
         fields["rejects"] = tuple(Reject(**one) for one in fields["rejects"])
         fields["control_tokens"] = {(role, token): count for role, token, count in fields["control_tokens"]}
-        return cls(**fields)
+        head = cls(**fields)
+        for (role, token), count in head.control_tokens.items():
+            _hold_types({"role": role, "token": token, "count": count}, _SPELLED_TYPES)
+        for what, types in ((head, _HEAD_TYPES), *((reject, _REJECT_TYPES) for reject in head.rejects)):
+            _hold_types({name: getattr(what, name) for name in types}, types)
+        return head
+
+
+_HEAD_TYPES = {"key": str, "source": int, "is_eval": bool, "first_row": int, "rows": int, "size": int, "digest": str}
+_REJECT_TYPES = {"source": int, "row": int, "place": str, "reason": str, "detail": str}
+_SPELLED_TYPES = {"role": str, "token": str, "count": int}
+
+
+def _hold_types(values: Mapping[str, object], types: Mapping[str, type]) -> None:
+    for name, kind in types.items():
+        value = values[name]
+        if type(value) is not kind:
+            raise TypeError(f"{name} is {value!r}, not {kind.__name__}")
+        if isinstance(value, int) and not 0 <= value < 1 << 63:
+            raise ValueError(f"{name} is {value}, which nothing counts to")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,13 +198,17 @@ def write_part(path: Path, head: PartHead, part: TokenPart) -> None:
     write_arrow(path, schema, [part.to_arrow(schema)])
 
 
-def read_part(path: Path) -> tuple[PartHead, TokenPart]:
-    """A part by memory map: nothing is read until it is looked at. Raises UserError where the file is not a part that this version reads."""
-    head, part, _ = map_part(path)
+def read_part(path: Path, *, validate: bool = False) -> tuple[PartHead, TokenPart]:
+    """A part by memory map: nothing is read until it is looked at. Raises UserError where the file is not a part that this version reads.
+
+    validate: look at every offset and every text of a file that nobody vouches for, so that nothing in the arrays can lie outside them. Tokens are held
+    against the digest, which is the caller's to do (`TokenPart.digest`, `PartHead.digest`).
+    """
+    head, part, _ = map_part(path, validate=validate)
     return head, part
 
 
-def map_part(path: Path) -> tuple[PartHead, TokenPart, mmap.mmap]:
+def map_part(path: Path, *, validate: bool = False) -> tuple[PartHead, TokenPart, mmap.mmap]:
     """A part as `read_part` gives it, and the map that its arrays are views of."""
     try:
         with path.open("rb") as file:
@@ -194,9 +218,17 @@ def map_part(path: Path) -> tuple[PartHead, TokenPart, mmap.mmap]:
         if (version := metadata.get(b"store_version", b"?")) != str(STORE_VERSION).encode():
             raise UserError(f"{path}: token store of version {version.decode()}, not {STORE_VERSION}", _HINT)
         head = PartHead.from_json(metadata[b"head"])
+        if [(one.name, one.type) for one in reader.schema] != [(one.name, one.type) for one in STORE_SCHEMA]:
+            raise ValueError("its columns are not those of the format")
+        if reader.num_record_batches != 1:
+            raise ValueError(f"{reader.num_record_batches} record batches, not one")
         batch = reader.get_batch(0)
-    except (pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a readable part of a token store ({error})", _HINT) from None
+        if validate:
+            _validate(head, batch)
+    except DAMAGE as error:
+        raise UserError(
+            f"{path}: not a readable part of a token store ({' '.join(str(error).split())})", _HINT
+        ) from None
     ids, mask, turns = (batch.column(name) for name in ("input_ids", "loss_mask", "turn_ends"))
     part = TokenPart(
         source=head.source,
@@ -211,6 +243,20 @@ def map_part(path: Path) -> tuple[PartHead, TokenPart, mmap.mmap]:
         turn_ends=to_numpy(turns.values),
     )
     return head, part, mapped
+
+
+def _validate(head: PartHead, batch: pa.RecordBatch) -> None:
+    batch.validate(full=True)
+    if nulls := sum(column.null_count for column in batch.columns):
+        raise ValueError(f"{nulls} places without a value")
+    offsets = {name: to_numpy(batch.column(name).offsets) for name in ("input_ids", "loss_mask", "turn_ends")}
+    if not np.array_equal(offsets["input_ids"], offsets["loss_mask"]):
+        raise ValueError("a conversation has another number of ids than of mask bits")
+    for name, places in offsets.items():
+        if (places[0], places[-1]) != (0, len(batch.column(name).values)):
+            raise ValueError(f"{name} holds values of no conversation")
+    if (to_numpy(batch.column("source")) != head.source).any():
+        raise ValueError("its rows are of another source than its head")
 
 
 def _bits(packed: NDArray[np.uint8], start: int, end: int) -> BoolArray:

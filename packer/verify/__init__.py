@@ -3,8 +3,9 @@
     report = verify(Path("data/packed"))
     report.broken, report.findings
 
-Without `deep` nothing but the folder is read: digests, every row by every rule, and all sums between rows, tables and manifest. `deep` compares every
-token of the rows with the token store as well, and tokenizes a sample of the conversations again from their source.
+Without `deep` nothing but the folder is read: digests, every row by every rule, the token store by its own digests, what comes of it, and all sums between
+rows, tables and manifest. `deep` compares every token of the rows with the token store as well, and tokenizes a sample of the conversations again from
+their source.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from packer.examples import ExampleTable
 from packer.manifest import Manifest
 from packer.progress import Progress
 from packer.verify.findings import Finding, Findings
-from packer.verify.manifest import check_manifest
+from packer.verify.listing import Stored
+from packer.verify.manifest import BuiltWith, check_manifest, read_options
 from packer.verify.rows import Rows
 from packer.verify.shards import Tally, check_shards
 from packer.verify.source import SourceCheck, check_source
@@ -68,7 +70,8 @@ def verify(folder: Path, *, deep: bool = False, sample: int = SAMPLE, progress: 
     manifest = check_manifest(folder, findings)
     tallies: dict[str, Tally] = {}
     table: ExampleTable | None = None
-    store, done, seconds = False, None, 0.0
+    stored: Stored | None = None
+    done, seconds = None, 0.0
     if manifest is not None:
         tallies = _check_folder(folder, manifest, findings, progress)
         table = check_examples(folder, manifest, findings)
@@ -76,17 +79,18 @@ def verify(folder: Path, *, deep: bool = False, sample: int = SAMPLE, progress: 
         check_rejects(folder, manifest, table, findings)
         check_tokenizer(folder, manifest, findings)
         check_strays(folder, manifest, findings)
-        store = check_store(folder, manifest, table, findings)
+        built = read_options(folder, manifest, findings)
+        stored = check_store(folder, manifest, built, table, findings)
         seconds = time.monotonic() - started
         if deep:
-            done = _deep(folder, manifest, table, tallies, store, findings, progress, sample=sample)
+            done = _deep(folder, manifest, table, tallies, built, stored, findings, progress, sample=sample)
     shards = [shard for split in manifest.splits.values() for shard in split.shards] if manifest else []
     return Report(
         shards=len(shards),
         bytes=sum(shard.bytes for shard in shards),
         rows=sum(tally.rows for tally in tallies.values()),
         examples=sum(len(tally.example) for tally in tallies.values()),
-        token_store=store,
+        token_store=stored is not None,
         seconds=round(seconds, 3),
         rules=dict(findings.counts),
         findings=tuple(findings.kept),
@@ -108,7 +112,8 @@ def _deep(
     manifest: Manifest,
     table: ExampleTable | None,
     tallies: Mapping[str, Tally],
-    store: bool,
+    built: BuiltWith | None,
+    stored: Stored | None,
     findings: Findings,
     progress: Progress,
     *,
@@ -116,12 +121,12 @@ def _deep(
 ) -> Deep:
     """The token store and the source, where what they are compared with can be relied on."""
     # An example that is in no row, or in two, has nothing it could be compared with.
-    if findings or table is None:
+    if findings or table is None or built is None:
         return Deep(stored=None, source=None)
     rows = Rows(folder, manifest, table, tallies)
-    stored = None
-    if store:
+    compared = None
+    if stored is not None:
         with progress.stage("compare with the token store", unit="conversations") as advance:
-            stored = check_rows_against_store(folder, rows, findings, advance)
-    source = check_source(folder, manifest, table, rows, findings, progress, sample=sample)
-    return Deep(stored=stored, source=source)
+            compared = check_rows_against_store(folder, rows, findings, advance)
+    source = check_source(folder, manifest, built.config, table, rows, stored, findings, progress, sample=sample)
+    return Deep(stored=compared, source=source)

@@ -1,15 +1,20 @@
 """manifest.json by itself: its form, its types, and the sums that need no other file.
 
 manifest = check_manifest(Path("data/packed"), findings)     # None where it cannot be read
+built = read_options(Path("data/packed"), manifest, findings)
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from packer.build_options import options_of, weights_of
+from packer.config import BuildConfig
 from packer.errors import UserError
+from packer.intake import Weighted
 from packer.manifest import MANIFEST_NAME, Manifest, corpus_digest, load_manifest
 from packer.schema import CAPACITY_MULTIPLE, FORMAT_VERSION, ROWS_PER_BATCH, SEGMENTS_MULTIPLE
 from packer.verify.findings import Findings
@@ -45,6 +50,24 @@ def check_manifest(folder: Path, findings: Findings) -> Manifest | None:
         f"it is {manifest.corpus_digest}, they make {named}",
     )
     return manifest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltWith:
+    """What the rows were made of the tokens with: the options, and the sources with their weights."""
+
+    config: BuildConfig
+    sources: list[Weighted]
+
+
+def read_options(folder: Path, manifest: Manifest, findings: Findings) -> BuiltWith | None:
+    """What the manifest says that the folder was built with; None where it does not say what this version can build."""
+    try:
+        return BuiltWith(config=options_of(manifest, folder), sources=weights_of(manifest, folder))
+    except UserError as error:
+        why = error.message.removeprefix(f"{folder / MANIFEST_NAME}: ")
+        findings.add("options and weights must be those of a build of this version", MANIFEST_NAME, detail=why)
+        return None
 
 
 def _is_newer(path: Path) -> bool:

@@ -1,6 +1,6 @@
 """A sample of the conversations, tokenized again from where they came from with the folder's own tokenizer and template.
 
-deep = check_source(folder, manifest, table, rows, findings, progress, sample=1000)
+deep = check_source(folder, manifest, config, table, rows, stored, findings, progress, sample=1000)
 deep.compared, deep.missing
 
 The sample is drawn over all sources by a fixed seed. Of a file that is no longer the one that was packed (its digest differs), every conversation is
@@ -9,33 +9,35 @@ compared: something in it did change, and a sample could miss it.
 
 from __future__ import annotations
 
-import datetime
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from packer import source as sources
-from packer.encode import EncodedSlice, RawSlice, slice_encoder
+from packer.buildlog import LOG_NAME, provenance_of
+from packer.config import BuildConfig
+from packer.encode import encode_part
 from packer.errors import UserError
 from packer.examples import ExampleTable
-from packer.formats import Layout
-from packer.manifest import MANIFEST_NAME, Manifest
+from packer.manifest import Manifest
+from packer.parts import RawPart
 from packer.progress import Progress
 from packer.readers import RawRow, digest
-from packer.render import Policies, Renderer
+from packer.render import Renderer
 from packer.source import SourceSpec
 from packer.template import ChatTemplate
 from packer.tokenizer import TEMPLATE_NAME, load_tokenizer
 from packer.types import Int64Array
 from packer.verify.findings import Findings
-from packer.verify.rows import Expected, Rows
+from packer.verify.listing import STORE, Stored
+from packer.verify.rows import Rows
+from packer.verify.store import conversations
 
 _RULE = "an example must be what its source gives"
+_HASH_RULE = "a conversation's content_hash in the token store must be what its source gives"
 _ROWS_AT_ONCE = 512
 
 
@@ -60,20 +62,21 @@ class SourceCheck:
 def check_source(
     folder: Path,
     manifest: Manifest,
+    config: BuildConfig,
     table: ExampleTable,
     rows: Rows,
+    stored: Stored | None,
     findings: Findings,
     progress: Progress,
     *,
     sample: int,
 ) -> SourceCheck:
-    """Tokenizes about `sample` conversations again and compares ids and masks; adds what differs, and returns what was done."""
-    options = _options(folder, manifest)
-    encode = slice_encoder(_renderer(folder, options), Fraction(0))
+    """Tokenizes about `sample` conversations again and compares ids, masks and hashes; adds what differs, and returns what was done."""
+    renderer = _renderer(folder, config)
     keys = np.unique(np.stack([table.source, table.row]), axis=1)
     chosen = np.sort(np.random.default_rng(0).permutation(keys.shape[1])[:sample])
     places = _places(folder, manifest)
-    conversations = examples = 0
+    tokenized = examples = 0
     changed, missing = [], []
     for number, entry in enumerate(manifest.sources):
         mine = keys[1, keys[0] == number]
@@ -87,105 +90,76 @@ def check_source(
             split=entry.split,
         )
         try:
+            hashes = stored.hashes(number) if stored else {}
             if spec.file and digest(spec.file) != entry.files[0].xxh3_128:
                 changed.append(entry.name)
-                wanted = mine
+                # Hashes of another file are others: what counts then is what is in the rows.
+                wanted, hashes = mine, {}
             with progress.stage(f"tokenize {entry.name} again", unit="conversations", total=len(wanted)) as advance:
-                for encoded in map(encode, _slices(spec, number, wanted, options.policies.layout)):
-                    conversations += len(encoded.places) + len(encoded.rejects)
-                    examples += _compare(encoded, rows, findings)
-                    advance(len(encoded.places) + len(encoded.rejects))
+                for batch in _some(spec, wanted, config):
+                    examples += _compare(renderer, number, batch, hashes, rows, findings)
+                    tokenized += len(batch)
+                    advance(len(batch))
         except UserError as error:
             missing.append(Missing(source=entry.name, why=error.message))
-    return SourceCheck(conversations=conversations, examples=examples, changed=tuple(changed), missing=tuple(missing))
+    return SourceCheck(conversations=tokenized, examples=examples, changed=tuple(changed), missing=tuple(missing))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Options:
-    """What the manifest's options make of a row."""
-
-    policies: Policies
-    template_date: datetime.date | None
-
-
-def _options(folder: Path, manifest: Manifest) -> _Options:
-    options = manifest.options
-    try:
-        date = str(options["template_date"])
-        layout = Layout(
-            format=str(options["format"]),  # type: ignore[arg-type]  # checked when it was built
-            column=str(options["column"]) or None,
-            empty_answers=str(options["empty_answers"]),  # type: ignore[arg-type]
-        )
-        policies = Policies(
-            layout=layout,
-            train_on=manifest.masking.policy,  # type: ignore[arg-type]
-            control_tokens=str(options["control_tokens"]),  # type: ignore[arg-type]
-        )
-        return _Options(policies=policies, template_date=datetime.date.fromisoformat(date) if date else None)
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"{folder / MANIFEST_NAME}: its options are not those of this version ({error})",
-            "verify it with the version that built it; without --deep everything but the source is checked",
-        ) from None
-
-
-def _renderer(folder: Path, options: _Options) -> Renderer:
+def _renderer(folder: Path, config: BuildConfig) -> Renderer:
     tokenizer = load_tokenizer(str(folder / "tokenizer"))
     source = (folder / "tokenizer" / TEMPLATE_NAME).read_bytes().decode()
-    template = ChatTemplate(source, special_tokens=tokenizer.special_tokens, date=options.template_date)
-    return Renderer(tokenizer, template, options.policies)
+    template = ChatTemplate(source, special_tokens=tokenizer.special_tokens, date=config.template_date)
+    return Renderer(tokenizer, template, config.policies)
 
 
-def _places(folder: Path, manifest: Manifest) -> list[str]:
+def _places(folder: Path, manifest: Manifest) -> tuple[str, ...]:
     """Where each source lay when it was packed; raises UserError where the log does not say."""
-    path = folder / "build-log.json"
-    try:
-        places = json.loads(path.read_text(encoding="utf-8"))["sources"]
-        if len(places) == len(manifest.sources) and all(isinstance(place, str) for place in places):
-            return list(places)
-    except (OSError, ValueError, TypeError, KeyError):
-        pass
-    raise UserError(
-        f"{path}: does not say where the sources lay", "without --deep everything but the source is checked"
-    )
+    places = provenance_of(folder).sources
+    if len(places) != len(manifest.sources):
+        raise UserError(
+            f"{folder / LOG_NAME}: does not say where the sources lay",
+            "without --deep everything but the source is checked",
+        )
+    return places
 
 
-def _slices(spec: SourceSpec, number: int, wanted: Int64Array, layout: Layout) -> Iterator[RawSlice]:
+def _some(spec: SourceSpec, wanted: Int64Array, config: BuildConfig) -> Iterator[list[RawRow]]:
     """The wanted rows of a source (ascending), some at a time; reads no further than the last of them."""
     if not len(wanted):
         return
     rows = (
         row
-        for row in _until(spec, int(wanted[-1]), layout)
+        for row in sources.read(spec, config.policies.layout.columns, limit=int(wanted[-1]) + 1)
         if wanted[np.searchsorted(wanted, row.number)] == row.number
     )
     while batch := list(islice(rows, _ROWS_AT_ONCE)):
-        yield RawSlice(source=number, is_eval=False, rows=batch)
+        yield batch
 
 
-def _until(spec: SourceSpec, last: int, layout: Layout) -> Iterator[RawRow]:
-    yield from sources.read(spec, layout.columns, limit=last + 1)
-
-
-def _compare(encoded: EncodedSlice, rows: Rows, findings: Findings) -> int:
+def _compare(
+    renderer: Renderer, source: int, batch: list[RawRow], hashes: Mapping[int, int], rows: Rows, findings: Findings
+) -> int:
+    """Tokenizes rows of a source again and holds their examples against them; hashes: the store's, by row, where they are to be the same."""
+    # As one part, which counts its rows from 0: they need not stand next to each other in the source.
+    raw = RawPart(
+        number=0,
+        key="",
+        source=source,
+        is_eval=False,
+        first_row=0,
+        values=tuple(row.value for row in batch),
+        places=tuple(row.place for row in batch),
+        size=0,
+    )
+    head, part = encode_part(renderer, raw)
     compared = 0
-    tokens = encoded.tokens
-    ends, turns = np.cumsum(tokens.lengths), np.cumsum(tokens.turns)
-    mask = tokens.mask()
-    for number, place in enumerate(encoded.places):
-        mine = slice(int(ends[number] - tokens.lengths[number]), int(ends[number]))
-        expected = Expected(
-            source=tokens.source,
-            row=int(tokens.rows[number]),
-            ids=tokens.ids[mine],
-            loss_mask=mask[mine],
-            turn_ends=tokens.turn_ends[int(turns[number] - tokens.turns[number]) : int(turns[number])],
-            place=place,
-        )
-        compared += rows.compare(expected, _RULE, findings)
-    for reject in encoded.rejects:
-        for example in rows.examples_of(reject.source, reject.row):
+    for place, content_hash, expected in zip(part.rows, part.content_hash, conversations(part), strict=True):
+        number = batch[int(place)].number
+        compared += rows.compare(replace(expected, row=number), _RULE, findings)
+        if hashes.get(number, content_hash) != content_hash:
+            findings.add(_HASH_RULE, STORE, source=expected.place)
+    for reject in head.rejects:
+        for example in rows.examples_of(source, batch[reject.row].number):
             compared += 1
             rows.add(
                 example,

@@ -1,198 +1,179 @@
-"""The token store against the table of examples (counts) and, where asked, against every token of the rows.
+"""The token store part by part: each by itself, and all of them as one account of the sources.
 
-check_store(folder, manifest, table, findings)
+stored = check_store(folder, manifest, built, table, findings)     # None: there is none, or it cannot be relied on
 check_rows_against_store(folder, rows, findings, advance)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
-from packer.arrow import to_numpy, unpack_bits
+from packer.errors import UserError
 from packer.examples import ExampleTable
 from packer.manifest import Manifest
 from packer.progress import Progress
-from packer.tokens import STORE_SCHEMA
-from packer.types import BoolArray, Int32Array, Int64Array
+from packer.token_part import PartHead, TokenPart, part_name, part_paths, read_part
+from packer.types import Int64Array
 from packer.verify.findings import Findings
+from packer.verify.listing import STORE, Listing, Stored
+from packer.verify.manifest import BuiltWith
 from packer.verify.rows import Expected, Rows
-from packer.views import DAMAGE
-
-STORE = "tokens"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredSlice:
-    """One record batch of the store (not empty): source, rows, copies, is_eval [n] and, one conversation behind the other, ids, loss_mask and turn_ends by offsets [n+1]."""
+def check_store(
+    folder: Path, manifest: Manifest, built: BuiltWith | None, table: ExampleTable | None, findings: Findings
+) -> Stored | None:
+    """Every part by itself, one behind the other, and what comes of them: examples/, ledger and rejects.jsonl, as `packer build` derives them.
 
-    file: str
-    source: Int64Array
-    rows: Int64Array
-    copies: Int64Array
-    is_eval: BoolArray
-    offsets: Int64Array
-    ids: Int32Array
-    loss_mask: BoolArray
-    turn_offsets: Int64Array
-    turn_ends: Int32Array
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def conversation(self, number: int) -> Expected:
-        """One conversation of the slice, whole."""
-        tokens = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
-        turns = slice(int(self.turn_offsets[number]), int(self.turn_offsets[number + 1]))
-        return Expected(
-            source=int(self.source[number]),
-            row=int(self.rows[number]),
-            ids=self.ids[tokens],
-            loss_mask=self.loss_mask[tokens],
-            turn_ends=self.turn_ends[turns],
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Stored:
-    """All conversations of the store, one column each: names int64 [2, n] (source, row), lengths, supervised int64 [n], is_eval bool [n]."""
-
-    names: Int64Array
-    lengths: Int64Array
-    supervised: Int64Array
-    is_eval: BoolArray
-
-
-def check_store(folder: Path, manifest: Manifest, table: ExampleTable | None, findings: Findings) -> bool:
-    """Counts: each example's conversation is there, as long, with as many targets and of its split; all tokens are those the ledger encoded.
-
-    Returns whether there is a store and it can be read.
+    built None: the manifest does not say what to derive them with. Returns None where there is no store, or where a part cannot be read.
     """
     if not (folder / STORE).is_dir():
-        return False
-    parts: list[_Stored] = []
-    encoded = 0
-    try:
-        for part in read_store(folder):
-            stored = _stored(part)
-            parts.append(stored)
-            encoded += int((stored.lengths * part.copies).sum())
-            for number in _unsound_turns(part).tolist():
-                name = f"source {part.source[number]} row {part.rows[number]}"
-                findings.add("turn_ends must rise and lie in their conversation", part.file, source=name)
-    except StoreError as error:
-        findings.add("the token store must be readable", error.file, detail=error.why)
-        return False
+        return None
+    paths = part_paths(folder / STORE)
+    findings.hold(bool(paths), "the token store must have a part", STORE)
+    stretches = _Stretches(manifest)
+    listing = Listing(built.config, built.sources) if built else None
+    stored = Stored()
+    whole = bool(paths)
+    for number, path in enumerate(paths):
+        file = f"{STORE}/{path.name}"
+        if path.name != part_name(number):
+            findings.add("the token store's parts must be numbered from 0, none left out", file)
+        try:
+            head, part = read_part(path, validate=True)
+        except UserError as error:
+            findings.add("the token store must be readable", file, detail=error.message.removeprefix(f"{path}: "))
+            whole = False
+            continue
+        _check_part(file, head, part, manifest, findings)
+        if not stretches.take(file, head, findings):
+            whole = False
+            continue
+        stored.take(part)
+        if listing:
+            listing.take(head, part)
+    if not whole:
+        return None
+    stretches.check_all(findings)
+    if listing:
+        listing.check(folder, manifest, table, stored, findings)
+    return stored
+
+
+class _Stretches:
+    """Which rows of the sources the parts cover, by their heads."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._sources = manifest.sources
+        self._read = [0] * len(manifest.sources)
+        self._last: PartHead | None = None
+
+    def take(self, file: str, head: PartHead, findings: Findings) -> bool:
+        """Holds a part against those before it; returns whether its source is one that the manifest knows."""
+        known = 0 <= head.source < len(self._sources)
+        if not findings.hold(
+            known, "a part's source must be one of the manifest's", file, f"it is source {head.source}"
+        ):
+            return False
+        last, due = self._last, self._read[head.source]
+        findings.hold(
+            head.first_row == due and (last is None or last.source <= head.source),
+            "a part must begin where the one before it ended",
+            file,
+            f"it begins at row {head.first_row} of source {head.source}, due is row {due}",
+        )
+        findings.hold(
+            last is None or last.source != head.source or (last.key, last.is_eval) == (head.key, head.is_eval),
+            "the parts of one source must have been decided by the same",
+            file,
+        )
+        self._read[head.source] += head.rows
+        self._last = head
+        return True
+
+    def check_all(self, findings: Findings) -> None:
+        for number, (source, read) in enumerate(zip(self._sources, self._read, strict=True)):
+            findings.hold(
+                source.conversations == read,
+                "the parts of a source must hold as many rows as were read of it",
+                STORE,
+                f"source {number} ({source.name}): {read}, the manifest has {source.conversations}",
+            )
+
+
+def _check_part(file: str, head: PartHead, part: TokenPart, manifest: Manifest, findings: Findings) -> None:
+    """What a part says of itself."""
+    digest = part.digest()
     findings.hold(
-        encoded == manifest.ledger.tokens.get("encoded"),
-        "the token store's tokens must be those that the ledger encoded",
-        STORE,
-        f"{encoded}, the ledger has {manifest.ledger.tokens.get('encoded')}",
+        digest == head.digest,
+        "a part's digest must be its head's",
+        file,
+        f"its columns make {digest}, its head says {head.digest}",
     )
-    if table is not None and findings.hold(bool(parts) or not len(table), "the token store must have a part", STORE):
-        _counts(manifest, table, parts, findings)
-    return True
+    rejected = np.array([reject.row for reject in head.rejects], dtype=np.int64)
+    rows = np.sort(np.concatenate([part.rows, rejected]))
+    findings.hold(
+        len(rows) == head.rows
+        and bool((rows - head.first_row == np.arange(len(rows))).all())
+        and bool((np.diff(part.rows) > 0).all())
+        and all(reject.source == head.source for reject in head.rejects),
+        "a part's conversations and rejects must be the rows of its stretch, each once and in order",
+        file,
+        f"{len(part)} conversations and {len(rejected)} rejects, {head.rows} rows from row {head.first_row} on",
+    )
+
+    def each(rule: str, broken: Int64Array) -> None:
+        for number in broken.tolist():
+            findings.add(rule, file, source=part.places[number].as_py())
+
+    each("turn_ends must rise and lie in their conversation", _unsound_turns(part))
+    each("a conversation's supervised must count its mask", np.flatnonzero(_targets(part) != part.supervised))
+    outside = np.flatnonzero((part.ids < 0) | (part.ids >= manifest.vocab_size))
+    each(
+        "the token store's ids must lie in the vocabulary",
+        np.unique(np.searchsorted(part.offsets, outside, side="right") - 1),
+    )
 
 
-def _stored(part: StoredSlice) -> _Stored:
-    sizes = np.diff(part.offsets)
-    supervised = np.zeros(len(part), dtype=np.int64)
-    starts = part.offsets[:-1][sizes > 0]
-    if len(starts):
-        supervised[sizes > 0] = np.add.reduceat(part.loss_mask.view(np.uint8), starts, dtype=np.int32)
-    names = np.stack([part.source, part.rows])
-    return _Stored(names=names, lengths=sizes, supervised=supervised, is_eval=part.is_eval)
+def _targets(part: TokenPart) -> Int64Array:
+    """int64 [n]: targets of each conversation, counted."""
+    before = np.concatenate([[0], np.cumsum(part.mask(0, len(part.ids)), dtype=np.int64)])
+    counted: Int64Array = np.diff(before[part.offsets])
+    return counted
 
 
-def _unsound_turns(part: StoredSlice) -> Int64Array:
+def _unsound_turns(part: TokenPart) -> Int64Array:
     """Conversations whose turns do not end one behind the other, from token 1 to their last."""
     of = np.repeat(np.arange(len(part)), np.diff(part.turn_offsets))
     ends = part.turn_ends[int(part.turn_offsets[0]) : int(part.turn_offsets[-1])]
     falls = np.zeros(len(ends), dtype=bool)
     falls[1:] = (np.diff(ends) <= 0) & (of[1:] == of[:-1])
-    return np.unique(of[falls | (ends < 1) | (ends > np.diff(part.offsets)[of])])
-
-
-def _counts(manifest: Manifest, table: ExampleTable, parts: Sequence[_Stored], findings: Findings) -> None:
-    names = np.concatenate([part.names for part in parts], axis=1)
-    lengths, supervised, is_eval = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("lengths", "supervised", "is_eval")
-    )
-    order = np.lexsort(names[::-1])
-    # One number a name, for one search of all examples.
-    widest = 1 + max(int(names[1].max()), int(table.row.max(initial=0)))
-    flat = (names[0] * widest + names[1])[order]
-    wanted = table.source * widest + table.row
-    place = np.minimum(np.searchsorted(flat, wanted), len(flat) - 1)
-    found, of = flat[place] == wanted, order[place]
-    # A longer conversation was cut: its examples are compared with it token by token, where that is asked for.
-    whole = found & (lengths[of] <= manifest.capacity)
-    for rule, broken in (
-        ("every example's conversation must be in the token store", ~found),
-        ("an example's tokens must be as many as in the token store", whole & (lengths[of] != table.tokens)),
-        ("an example's targets must be as many as in the token store", whole & (supervised[of] != table.supervised)),
-        ("an example's split must be the token store's", found & (is_eval[of] != table.is_eval)),
-    ):
-        for example in np.flatnonzero(broken).tolist():
-            findings.add(rule, STORE, example=example, source=table.origin(example, manifest))
+    return np.unique(of[falls | (ends < 1) | (ends > part.lengths[of])])
 
 
 def check_rows_against_store(folder: Path, rows: Rows, findings: Findings, advance: Progress.Advance) -> int:
     """Every token and target of every example against the store; returns how many examples were compared."""
     compared = 0
-    for part in read_store(folder):
-        for number in range(len(part)):
-            compared += rows.compare(
-                part.conversation(number), "an example's tokens and targets must be the token store's", findings
-            )
+    for path in part_paths(folder / STORE):
+        _, part = read_part(path)
+        for expected in conversations(part):
+            compared += rows.compare(expected, "an example's tokens and targets must be the token store's", findings)
         advance(len(part))
     return compared
 
 
-class StoreError(Exception):
-    """A part of the store that cannot be read."""
-
-    def __init__(self, file: str, why: str) -> None:
-        super().__init__(f"{file}: {why}")
-        self.file = file
-        self.why = why
-
-
-def read_store(folder: Path) -> Iterator[StoredSlice]:
-    """The store, a record batch at a time, straight from its columns; raises StoreError."""
-    for path in sorted((folder / STORE).glob("part-*.arrow")):
-        file = f"{STORE}/{path.name}"
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            if [(one.name, one.type) for one in reader.schema] != [(one.name, one.type) for one in STORE_SCHEMA]:
-                raise StoreError(file, "its columns are not those of the format")
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                batch.validate(full=True)
-                if len(batch):
-                    yield _slice(file, batch)
-        except DAMAGE as error:
-            raise StoreError(file, " ".join(str(error).split())) from None
-
-
-def _slice(file: str, batch: pa.RecordBatch) -> StoredSlice:
-    ids, mask, turns = (batch.column(name) for name in ("input_ids", "loss_mask", "turn_ends"))
-    offsets = to_numpy(ids.offsets).astype(np.int64)
-    if not np.array_equal(offsets, to_numpy(mask.offsets)):
-        raise StoreError(file, "a conversation has another number of ids than of mask bits")
-    return StoredSlice(
-        file=file,
-        source=to_numpy(batch.column("source")).astype(np.int64),
-        rows=to_numpy(batch.column("row")).astype(np.int64),
-        copies=to_numpy(batch.column("copies")).astype(np.int64),
-        is_eval=to_numpy(batch.column("is_eval")),
-        offsets=offsets,
-        ids=to_numpy(ids.values),
-        loss_mask=unpack_bits(mask.values, 0, len(mask.values)),
-        turn_offsets=to_numpy(turns.offsets).astype(np.int64),
-        turn_ends=to_numpy(turns.values),
-    )
+def conversations(part: TokenPart) -> Iterator[Expected]:
+    """The conversations of a part, each whole."""
+    for number in range(len(part)):
+        start, end = int(part.offsets[number]), int(part.offsets[number + 1])
+        yield Expected(
+            source=part.source,
+            row=int(part.rows[number]),
+            ids=part.ids[start:end],
+            loss_mask=part.mask(start, end),
+            turn_ends=part.turn_ends[int(part.turn_offsets[number]) : int(part.turn_offsets[number + 1])],
+            place=part.places[number].as_py(),
+        )

@@ -1,6 +1,7 @@
 """Ways to break a folder of packed shards on purpose, with everything that would give it away mended, so that one rule alone can notice.
 
 rewrite_rows(folder, "train/shard-00000.arrow", lambda columns: columns["loss_mask"].__setitem__((3, 0), True))
+set_stored(folder / "tokens" / "part-00000.arrow", "input_ids", 5, [1, 2, 3])
 """
 
 from __future__ import annotations
@@ -108,3 +109,49 @@ def set_cell(path: Path, column: str, row: int, value: object) -> None:
         )
 
     rewrite_table(path, changed)
+
+
+def set_stored(path: Path, column: str, row: int, value: object) -> None:
+    """Changes one cell of a part of the token store, and its head's digest with it."""
+    set_cell(path, column, row, value)
+    mend_part(path)
+
+
+def edit_head(path: Path, change: Callable[[Document], object], *, mend: bool = True) -> None:
+    """Changes what a part of the token store says of itself; mend: with the digest that its columns then make."""
+
+    def changed(table: pa.Table) -> pa.Table:
+        head = json.loads(table.schema.metadata[b"head"])
+        if mend:
+            head["digest"] = part_digest(table, head["source"])
+        change(head)
+        return table.replace_schema_metadata({**table.schema.metadata, b"head": json.dumps(head, sort_keys=True)})
+
+    rewrite_table(path, changed)
+
+
+def mend_part(path: Path) -> None:
+    """Makes a part's head say what now lies in its columns."""
+    edit_head(path, lambda head: head)
+
+
+def part_digest(table: pa.Table, source: int) -> str:
+    """Written down a second time: the source, then each column's little-endian bytes, lists as offsets, items and, of masks, bits; last the places."""
+
+    def lists(name: str) -> list[np.ndarray]:
+        cells = table[name].to_pylist()
+        items = [item for cell in cells for item in cell]
+        flat = (
+            np.packbits(np.array(items, dtype=bool), bitorder="little")
+            if name == "loss_mask"
+            else np.array(items, np.int32)
+        )
+        return [np.cumsum([0, *map(len, cells)]).astype(np.int32), flat]
+
+    plain = [
+        np.array(table[name].to_pylist(), kind)
+        for name, kind in (("row", "i8"), ("content_hash", "u8"), ("supervised", "i4"))
+    ]
+    ids, (_, mask), turns = lists("input_ids"), lists("loss_mask"), lists("turn_ends")
+    data = str(source).encode() + b"".join(column.tobytes() + b"|" for column in (*plain, *ids, mask, *turns))
+    return xxhash.xxh3_128_hexdigest(data + "\0".join(table["place"].to_pylist()).encode())

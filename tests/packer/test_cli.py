@@ -29,7 +29,10 @@ def two_lines(run: subprocess.CompletedProcess[str], status: int = 2) -> tuple[s
     ("arguments", "error", "hint"),
     [
         (("bild",), "packer: no command 'bild'", "did you mean packer build?"),
-        (("xyz",), "packer: no command 'xyz'", "commands: build, diff, inspect, stats, verify"),
+        (("repak",), "packer: no command 'repak'", "did you mean packer repack?"),
+        (("repack", "packed", "--capacty", "64"), "packer repack: no option --capacty", "did you mean --capacity?"),
+        (("repack", "packed", "--aling", "64"), "packer repack: no option --aling", "did you mean --align?"),
+        (("xyz",), "packer: no command 'xyz'", "commands: build, diff, inspect, repack, stats, verify"),
         (("--verison",), "packer: no option --verison", "did you mean --version?"),
         ((*BUILD, "--capcity", "64"), "packer build: no option --capcity", "did you mean --capacity?"),
         ((*BUILD, "--zzz"), "packer build: no option --zzz", "see packer build --help"),
@@ -250,3 +253,16 @@ def test_a_tokenizer_that_cannot_be_fetched_is_two_lines(packer_cli, tokenizer: 
     error, hint = two_lines(packer_cli("build", SAMPLE, "--tokenizer", tokenizer, **nowhere))
     assert error.startswith(f"--tokenizer {tokenizer}: the hub cannot be reached")
     assert "tokenizer.json" in hint
+
+
+def test_help_lists_every_command(packer_cli) -> None:
+    run = packer_cli("--help")
+    listed = run.stdout.split("Commands:\n")[1].splitlines()
+    assert [line.split()[0] for line in listed if line.strip()] == [
+        "build",
+        "diff",
+        "inspect",
+        "repack",
+        "stats",
+        "verify",
+    ]

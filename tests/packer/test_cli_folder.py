@@ -38,7 +38,7 @@ def break_positions(folder: Path) -> None:
     rewrite_rows(folder, "train/shard-00000.arrow", change)
 
 
-@pytest.mark.parametrize("command", ["stats", "verify", "inspect", "diff"])
+@pytest.mark.parametrize("command", ["stats", "verify", "inspect", "diff", "repack"])
 def test_help_has_an_example(packer_cli, command: str) -> None:
     run = packer_cli(command, "--help")
     assert run.returncode == 0
@@ -49,6 +49,7 @@ def test_help_has_an_example(packer_cli, command: str) -> None:
     ("arguments", "error", "hint"),
     [
         (("verfy", "packed"), "packer: no command 'verfy'", "did you mean packer verify?"),
+        (("stat", "packed"), "packer: no command 'stat'", "did you mean packer stats?"),
         (("inspct", "packed"), "packer: no command 'inspct'", "did you mean packer inspect?"),
         (("dif", "packed"), "packer: no command 'dif'", "did you mean packer diff?"),
         (("verify", "packed", "--deeep"), "packer verify: no option --deeep", "did you mean --deep?"),

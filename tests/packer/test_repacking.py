@@ -18,9 +18,10 @@ import packer
 from packer.config import BuildConfig
 from packer.errors import GateError, UserError
 from packer.repacking import RepackConfig
+from packer.verify import verify
 from tests.packer.test_build import SAMPLE_ROWS, config, content
 from tests.packer.test_resume import Said
-from tests.support import ROOT, TINY, write_jsonl
+from tests.support import ROOT, SAMPLE, TINY, write_jsonl
 
 ALL = Fraction(1)
 
@@ -69,6 +70,8 @@ def built_and_repacked(
         {"max_segments": 0, "strategy": "bfd"},
         {"shard_rows": 16, "capacity": 1024},
         {"token_store": False, "capacity": 1024},
+        {"align": 64},
+        {"align": 64, "capacity": 1024, "overlong": "split"},
     ],
     ids=str,
 )
@@ -79,6 +82,12 @@ def test_a_repack_is_the_build_with_its_options(
     built, repacked = built_and_repacked(mixed, tmp_path, monkeypatch, **options)
     assert repacked == built
     assert ("tokens/part-00000.arrow" in repacked) == bool(options.get("token_store", True))
+    for name in ("built", "repacked"):
+        report = verify(tmp_path / name, deep="align" in options)
+        assert report.findings == ()
+        assert report.token_store == options.get("token_store", True)
+    if "align" in options:
+        assert packer.open(tmp_path / "repacked")[0].example_lens is not None
 
 
 def test_conversations_that_were_too_long_come_back_at_a_larger_capacity(mixed: BuildConfig, tmp_path: Path) -> None:
@@ -90,16 +99,18 @@ def test_conversations_that_were_too_long_come_back_at_a_larger_capacity(mixed: 
 
 
 def test_an_unnamed_option_is_as_the_folder_was_built(mixed: BuildConfig, tmp_path: Path) -> None:
-    packer.build(replace(mixed, out=tmp_path / "built", strategy="bfd", max_segments=24, overlong="split"))
+    packer.build(replace(mixed, out=tmp_path / "built", strategy="bfd", max_segments=24, overlong="split", align=64))
     manifest = packer.repack(
         RepackConfig(source=tmp_path / "built", out=tmp_path / "again", capacity=1024, max_loss=ALL)
     )
-    assert (manifest.strategy, manifest.seed) == ("bfd", 7)
+    assert (manifest.strategy, manifest.seed, manifest.align) == ("bfd", 7, 64)
     assert (manifest.options["max_segments"], manifest.options["overlong"]) == (24, "split")
     free = packer.repack(
-        RepackConfig(source=tmp_path / "built", out=tmp_path / "free", capacity=1024, max_loss=ALL, max_segments="auto")
+        RepackConfig(
+            source=tmp_path / "built", out=tmp_path / "free", capacity=1024, max_loss=ALL, max_segments="auto", align=1
+        )
     )
-    assert free.options["max_segments"] == "auto"
+    assert (free.options["max_segments"], free.align) == ("auto", 1)
 
 
 def test_the_tokens_are_linked_not_copied_and_a_new_build_of_the_source_leaves_them_alone(tmp_path: Path) -> None:
@@ -171,6 +182,12 @@ def test_a_folder_that_cannot_be_repacked_is_said_so(tmp_path: Path, monkeypatch
     whole[len(whole) // 2] ^= 1
     part.write_bytes(whole)
     refused(tmp_path / "damaged", r"part-00002\.arrow: its tokens are not those that were written")
+    shutil.copytree(tmp_path / "packed", tmp_path / "garbled")
+    part = tmp_path / "garbled" / "tokens" / "part-00002.arrow"
+    whole = part.read_bytes()
+    # A place that is not UTF-8 any more.
+    part.write_bytes(whole.replace(SAMPLE.name.encode() + b":2", b"\xff" * len(SAMPLE.name) + b":2"))
+    refused(tmp_path / "garbled", r"part-00002\.arrow: not a readable part of a token store")
     monkeypatch.setattr("packer.__version__", "99")
     refused(tmp_path / "packed", "was built by packer .*, and this is 99")
 

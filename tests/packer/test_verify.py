@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,11 +29,13 @@ from packer.verify.findings import MOST_KEPT_OF_A_RULE, Findings
 from tests.packer.broken_folder import (
     Columns,
     Document,
+    edit_head,
     edit_manifest,
     mend_shard,
     rewrite_rows,
     rewrite_table,
     set_cell,
+    set_stored,
 )
 from tests.support import SAMPLE, TINY, write_jsonl
 
@@ -337,25 +340,75 @@ def table_moved(folder: Path) -> None:
     set_cell(path, "row", 4, rows[3])
 
 
+def stored(folder: Path, column: str) -> list[Any]:
+    return pa.ipc.open_file((folder / STORE).read_bytes()).read_all()[column].to_pylist()  # type: ignore[no-any-return]
+
+
 def store_ids(folder: Path) -> None:
-    ids = pa.ipc.open_file((folder / STORE).read_bytes()).read_all()["input_ids"].to_pylist()[2]
-    set_cell(folder / STORE, "input_ids", 2, [*ids, 5])
+    set_stored(folder / STORE, "input_ids", 2, [*stored(folder, "input_ids")[2], 5])
 
 
 def store_shorter(folder: Path) -> None:
     for name in ("input_ids", "loss_mask"):
-        values = pa.ipc.open_file((folder / STORE).read_bytes()).read_all()[name].to_pylist()[2]
-        set_cell(folder / STORE, name, 2, values[:-1])
+        set_stored(folder / STORE, name, 2, stored(folder, name)[2][:-1])
 
 
-def store_mask(folder: Path) -> None:
-    mask = pa.ipc.open_file((folder / STORE).read_bytes()).read_all()["loss_mask"].to_pylist()[2]
-    set_cell(folder / STORE, "loss_mask", 2, [not target for target in mask])
+def store_mask(folder: Path, *, counted: bool = True) -> None:
+    mask = [not target for target in stored(folder, "loss_mask")[2]]
+    set_stored(folder / STORE, "loss_mask", 2, mask)
+    if counted:
+        set_stored(folder / STORE, "supervised", 2, sum(mask))
+
+
+def store_id_unmended(folder: Path) -> None:
+    ids = stored(folder, "input_ids")[2]
+    set_cell(folder / STORE, "input_ids", 2, [*ids[:-1], ids[-1] ^ 1])
+
+
+def store_mask_unmended(folder: Path) -> None:
+    """A target moved within a conversation: no count changes."""
+    mask = stored(folder, "loss_mask")[2]
+    on, off = mask.index(True), mask.index(False, 1)
+    mask[on], mask[off] = False, True
+    set_cell(folder / STORE, "loss_mask", 2, mask)
+
+
+def store_past_the_vocabulary(folder: Path) -> None:
+    set_stored(folder / STORE, "input_ids", 2, [*stored(folder, "input_ids")[2][:-1], 4096])
 
 
 def store_split(folder: Path) -> None:
-    sides = pa.ipc.open_file((folder / STORE).read_bytes()).read_all()["is_eval"].to_pylist()
-    set_cell(folder / STORE, "is_eval", 2, not sides[2])
+    """The hash of what was said decides the split; 0 is below every share, the largest above."""
+    split = pa.ipc.open_file((folder / TABLE).read_bytes()).read_all()["split"].to_pylist()[2]
+    set_stored(folder / STORE, "content_hash", 2, 2**64 - 1 if split == "eval" else 0)
+
+
+def in_store(column: str, value: object) -> Callable[[Path], object]:
+    return lambda folder: set_stored(folder / STORE, column, 2, value)
+
+
+def in_head(change: Callable[[Document], object]) -> Callable[[Path], object]:
+    return lambda folder: edit_head(folder / STORE, change)
+
+
+def all_of_source_7(table: pa.Table) -> pa.Table:
+    return table.set_column(0, table.schema.field(0), pa.array([7] * len(table), pa.int16()))
+
+
+def one_line_less(folder: Path) -> None:
+    """The last line of examples/ is gone."""
+    rewrite_table(folder / TABLE, lambda table: table.slice(0, len(table) - 1))
+
+
+def lines_swapped(folder: Path) -> None:
+    """Two lines of examples/ change places, but for their numbers."""
+
+    def change(table: pa.Table) -> pa.Table:
+        order = np.arange(len(table))
+        order[3:5] = [4, 3]
+        return table.take(order).set_column(0, table.schema.field(0), table["example_id"])
+
+    rewrite_table(folder / TABLE, change)
 
 
 def write(file: str, text: str) -> Callable[[Path], object]:
@@ -468,16 +521,42 @@ PLANTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "an example nowhere": (lambda folder: rewrite_rows(folder, SHARD, an_example_twice), "examples", "every example in examples/ must lie in a row"),
     # the token store
     "a cut store": (cut(STORE, 30), STORE, "the token store must be readable"),
-    "a store of other columns": (lambda folder: rewrite_table(folder / STORE, lambda table: table.drop_columns("copies")), STORE, "the token store must be readable"),
+    "a store of other columns": (lambda folder: rewrite_table(folder / STORE, lambda table: table.drop_columns("supervised")), STORE, "the token store must be readable"),
     "an id more in the store": (store_ids, STORE, "the token store must be readable"),
     "an id less in the store": (store_shorter, "tokens", "an example's tokens must be as many as in the token store"),
     "another mask in the store": (store_mask, "tokens", "an example's targets must be as many as in the token store"),
-    "turns that end past the conversation": (lambda folder: set_cell(folder / STORE, "turn_ends", 2, [10**6]), STORE, "turn_ends must rise and lie in their conversation"),
-    "turns that end together": (lambda folder: set_cell(folder / STORE, "turn_ends", 2, [5, 5]), STORE, "turn_ends must rise and lie in their conversation"),
+    "a target more than is counted": (lambda folder: store_mask(folder, counted=False), STORE, "a conversation's supervised must count its mask"),
+    "an id past the vocabulary": (store_past_the_vocabulary, STORE, "the token store's ids must lie in the vocabulary"),
+    "another id in the store": (store_id_unmended, STORE, "a part's digest must be its head's"),
+    "a target moved in the store": (store_mask_unmended, STORE, "a part's digest must be its head's"),
+    "another hash in the store": (lambda folder: set_cell(folder / STORE, "content_hash", 2, 2**64 - 1), STORE, "a part's digest must be its head's"),
+    "another place in the store": (lambda folder: set_cell(folder / STORE, "place", 2, "chats.jsonl:1"), STORE, "a part's digest must be its head's"),
+    "a head of other kinds": (in_head(lambda head: head.update(rows="151")), STORE, "the token store must be readable"),
+    "a head without a stretch": (in_head(lambda head: head.pop("first_row")), STORE, "the token store must be readable"),
+    "a row of another source than its head": (in_store("source", 1), STORE, "the token store must be readable"),
+    "a source that is none": (lambda folder: (rewrite_table(folder / STORE, all_of_source_7), edit_head(folder / STORE, lambda head: head.update(source=7))), STORE, "a part's source must be one of the manifest's"),
+    "rows more than the head has": (in_head(lambda head: head.update(rows=150)), STORE, "a part's conversations and rejects must be the rows of its stretch, each once and in order"),
+    "a reject less in the head": (in_head(lambda head: head.update(rejects=[])), STORE, "a part's conversations and rejects must be the rows of its stretch, each once and in order"),
+    "fewer rows than were read": (in_head(lambda head: head.update(rows=150, rejects=[])), "tokens", "the parts of a source must hold as many rows as were read of it"),
+    "a stretch that begins later": (in_head(lambda head: head.update(first_row=1)), STORE, "a part must begin where the one before it ended"),
+    "a part that comes second": (lambda folder: (folder / STORE).rename(folder / "tokens" / "part-00001.arrow"), "tokens/part-00001.arrow", "the token store's parts must be numbered from 0, none left out"),
+    "another reason in the head": (in_head(lambda head: head["rejects"][0].update(detail="it was a Tuesday")), "rejects.jsonl", "rejects.jsonl must list what the parts of the token store and the capacity leave out"),
+    "a reject without its detail": (lambda folder: (folder / "rejects.jsonl").write_text((folder / "rejects.jsonl").read_text().replace('"detail": "', '"detail": "no ')), "rejects.jsonl", "rejects.jsonl must list what the parts of the token store and the capacity leave out"),
+    "control tokens of another count": (in_head(lambda head: head.update(control_tokens=[["user", "<|x|>", 3]])), MANIFEST, "the ledger's control_tokens must be those that the token store makes"),
+    "copies that are not listed": (to_manifest(lambda d: d["sources"][0].update(weight="2")), "examples", "every piece and copy that the token store makes must be in examples/"),
+    "an example that is not listed": (one_line_less, "examples", "every piece and copy that the token store makes must be in examples/"),
+    "a copy that was not asked for": (cell("copy", 1), "tokens", "an example must be a piece and a copy that the token store makes"),
+    "examples in another order": (lines_swapped, "examples", "examples/ must stand in the order of the token store"),
+    "an option that there is not": (to_manifest(lambda d: d["options"].update(overlong="shrink")), MANIFEST, "options and weights must be those of a build of this version"),
+    "an option missing": (to_manifest(lambda d: d["options"].pop("eval_fraction")), MANIFEST, "options and weights must be those of a build of this version"),
+    "a weight of nothing": (to_manifest(lambda d: d["sources"][0].update(weight="0")), MANIFEST, "options and weights must be those of a build of this version"),
+    "turns that end past the conversation": (in_store("turn_ends", [10**6]), STORE, "turn_ends must rise and lie in their conversation"),
+    "turns that end together": (in_store("turn_ends", [5, 5]), STORE, "turn_ends must rise and lie in their conversation"),
     "another split in the store": (store_split, "tokens", "an example's split must be the token store's"),
     "an empty store": (lambda folder: (folder / STORE).unlink(), "tokens", "the token store must have a part"),
-    "a conversation gone from the store": (lambda folder: set_cell(folder / STORE, "row", 2, 151), "tokens", "every example's conversation must be in the token store"),
-    "copies in the store": (lambda folder: set_cell(folder / STORE, "copies", 2, 2), "tokens", "the token store's tokens must be those that the ledger encoded"),
+    "a conversation gone from the store": (in_store("row", 151), "tokens", "every example's conversation must be in the token store"),
+    "copies in the store": (to_manifest(lambda d: d["sources"][0].update(weight="2")), MANIFEST, "the ledger's tokens must be those that the token store makes"),
+    "a reject read": (in_head(lambda head: head["rejects"][0].update(reason="not_json")), MANIFEST, "the ledger's conversations must be those that the token store makes"),
     # the rest
     "no rejects": (remove("rejects.jsonl"), "rejects.jsonl", "rejects.jsonl must be readable"),
     "rejects emptied": (write("rejects.jsonl", ""), "rejects.jsonl", "rejects.jsonl must list as many of each reason as the ledger counts"),
@@ -590,11 +669,11 @@ def test_rows_of_more_than_65536_slots_are_checked_as_well() -> None:
 
 @pytest.mark.parametrize("file", [SHARD, TABLE, STORE, "manifest.json", "rejects.jsonl", "build-log.json"])
 def test_random_damage_is_found_or_harmless_and_never_a_crash(folder: Path, file: str) -> None:
-    """Digests mended: what is read is what lies there. A shard whose columns changed in any way must not be called fine."""
+    """Digests of shards mended: what is read is what lies there. A shard or a part of the token store whose columns changed must not be called fine."""
     path = folder / file
     whole = path.read_bytes()
     manifest = (folder / "manifest.json").read_bytes()
-    before = pa.ipc.open_file(whole).read_all() if file == SHARD else None
+    before = pa.ipc.open_file(whole).read_all() if file in (SHARD, STORE) else None
     rng = np.random.default_rng(7)
     for number in range(40):
         damaged = bytearray(whole)
@@ -613,8 +692,7 @@ def test_random_damage_is_found_or_harmless_and_never_a_crash(folder: Path, file
             if before is not None and not report.broken:
                 after = pa.ipc.open_file(path.read_bytes()).read_all()
                 same = [name for name in before.column_names if before[name].equals(after[name])]
-                assert set(before.column_names) - set(same) <= {
-                    "input_ids"
-                }  # another token of the vocabulary: only --deep can tell
+                # Another token of the vocabulary in a row whose digest was mended: only --deep can tell.
+                assert set(before.column_names) - set(same) <= ({"input_ids"} if file == SHARD else set())
         (folder / "manifest.json").unlink()
         (folder / "manifest.json").write_bytes(manifest)

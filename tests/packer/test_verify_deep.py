@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +12,15 @@ import pytest
 
 import packer
 from packer.config import BuildConfig
-from packer.errors import UserError
 from packer.verify import Report, verify
-from tests.packer.broken_folder import edit_manifest, rewrite_rows, set_cell
+from tests.packer.broken_folder import rewrite_rows, set_stored
 from tests.support import SAMPLE, TINY, write_jsonl
 
 SHARD = "train/shard-00000.arrow"
 STORE = "tokens/part-00000.arrow"
 STORE_RULE = "an example's tokens and targets must be the token store's"
 SOURCE_RULE = "an example must be what its source gives"
+HASH_RULE = "a conversation's content_hash in the token store must be what its source gives"
 
 
 @pytest.fixture
@@ -114,11 +114,21 @@ def test_a_changed_mask_of_a_row_is_found_by_the_token_store(folder: Path) -> No
 def test_a_changed_id_of_the_token_store_is_found_by_the_rows(folder: Path) -> None:
     ids = pa.ipc.open_file((folder / STORE).read_bytes()).read_all()["input_ids"].to_pylist()[5]
     ids[7] = ids[7] ^ 1
-    set_cell(folder / STORE, "input_ids", 5, ids)
+    set_stored(folder / STORE, "input_ids", 5, ids)
     assert not verify(folder).broken
     report = verify(folder, deep=True)
     assert {(finding.rule, finding.example) for finding in report.findings} == {(STORE_RULE, examples_of(folder, 5)[0])}
     assert report.findings[0].detail == f"token 7 is {ids[7] ^ 1} in the row, {ids[7]} here"
+
+
+def test_a_changed_hash_of_the_token_store_is_found_by_the_source(folder: Path) -> None:
+    """Nothing but the source can tell: without an eval split no hash decides anything, and the digest is mended."""
+    set_stored(folder / STORE, "content_hash", 5, 7)
+    assert not verify(folder).broken
+    report = verify(folder, deep=True)
+    assert [(finding.rule, finding.file, finding.source) for finding in report.findings] == [
+        (HASH_RULE, "tokens", "chats.jsonl:6")
+    ]
 
 
 def test_pieces_of_a_long_conversation_are_compared_where_they_were_cut(folder: Path) -> None:
@@ -159,11 +169,35 @@ def test_broken_rows_are_not_compared_any_further(folder: Path) -> None:
     assert report.deep.source is None
 
 
-def test_options_of_another_version_are_an_error(folder: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(folder, tmp_path / "other"))
-    edit_manifest(other, lambda document: document["options"].pop("format"))
-    with pytest.raises(UserError, match="options are not those of this version"):
-        verify(other, deep=True)
+def test_a_build_of_many_parts_and_two_sources_is_compared_whole_wherever_it_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths of the command line need not hold where the check is started: the log has them from the root."""
+    monkeypatch.setattr("packer.parts._PART_ROWS", 7)
+    monkeypatch.chdir(tmp_path)
+    rows = SAMPLE.read_text(encoding="utf-8").splitlines()
+    write_jsonl(tmp_path / "a.jsonl", [*rows[:20], "{", *rows[20:30]])
+    write_jsonl(tmp_path / "b.jsonl", rows[30:50])
+    packer.build(
+        BuildConfig(
+            mix=(("a.jsonl", Fraction(3, 2)), ("b.jsonl", Fraction(2, 3))),
+            tokenizer=str(TINY),
+            capacity=512,
+            overlong="truncate",
+            eval_fraction=Fraction(1, 4),
+            out=Path("packed"),
+            max_loss=Fraction(1),
+            workers=1,
+        )
+    )
+    assert len(list((tmp_path / "packed" / "tokens").iterdir())) == 8
+    monkeypatch.chdir("/")
+    report = verify(tmp_path / "packed", deep=True)
+    assert report.findings == ()
+    assert report.deep is not None
+    assert report.deep.source is not None
+    assert (report.deep.stored, report.deep.source.examples) == (report.examples, report.examples)
+    assert report.deep.source.missing == ()
 
 
 def test_an_answer_that_is_cut_in_its_middle_has_no_target_where_a_piece_begins(tmp_path: Path) -> None:
