@@ -86,6 +86,9 @@ def make_plan(
         raise ValueError(f"max_segments must be 0 (no limit) or more, got {max_segments}")
     if align < 1 or capacity % align:
         raise ValueError(f"align must divide the capacity ({capacity}), got {align}")
+    if lengths.dtype not in (np.int32, np.int64):
+        # The capacity does not fit every integer type, and counting takes no uint64.
+        lengths = lengths.astype(np.int64)
     if align > 1:
         # In units of `align` slots the examples are whole numbers again, and nothing below need know.
         lengths, capacity = (lengths - 1) // align + 1, capacity // align

@@ -281,6 +281,19 @@ def test_on_modelled_corpora_rows_stay_few_and_uncrowded(capacity: int) -> None:
     assert len(plans["optimal"]) <= min(len(plans["bfd"]), len(plans["ffd"]))
 
 
+@pytest.mark.parametrize("strategy", ["optimal", "bfd", "ffd", "sequential"])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.uint64])
+def test_the_plan_is_the_same_for_every_integer_type(dtype: type, strategy: str) -> None:
+    lengths = np.random.Generator(np.random.PCG64(5)).integers(1, 120, 300)
+    for align in (1, 64):
+        plans = [
+            make_plan(array, capacity=8192, align=align, strategy=strategy)
+            for array in (lengths, lengths.astype(dtype))
+        ]
+        assert plans[0].members.tolist() == plans[1].members.tolist()
+        assert plans[0].offsets.tolist() == plans[1].offsets.tolist()
+
+
 @pytest.mark.parametrize("lengths", [[0], [65], [-1], [3, 100]])
 def test_lengths_that_fit_no_row_are_an_error(lengths: list[int]) -> None:
     with pytest.raises(ValueError, match="lengths must be from 1"):
