@@ -2,9 +2,11 @@
 
 Attention modules look their kernel up by name (`AttentionInterface`), so a kernel registered under our name is enough; no mask function is
 registered for that name, which is the library's documented way to have none made (its packing detection would also stop the device
-once a pass to ask whether positions restart). Gated-delta, short-convolution and Mamba-2 layers call their kernels directly, so they are replaced by
-subclasses while the model is built (`register_patch_mapping`); weights and their names stay. What remains is refused by `trainer.refuse`: a
-model is trained only if every module in it that could mix tokens is one of these.
+once a pass to ask whether positions restart). Gated-delta, short-convolution and Mamba-2 layers call their kernels directly, so the name under which
+their own modeling file looks them up stands for a subclass while the model is built; weights and their names stay. (The library has a table for such
+replacements, `register_patch_mapping`; it walks every attribute of every transformers module, and in 5.17 that imports image processing, which
+fails where there is no torchvision.) What remains is refused by `trainer.refuse`: a model is trained only if every module in it that could mix
+tokens is one of these.
 
     with isolating(config.model_type):
         model = AutoModelForCausalLM.from_config(config, attn_implementation=register_attention(kernel, "reference"))
@@ -13,13 +15,13 @@ model is trained only if every module in it that could mix tokens is one of thes
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
-from transformers.monkey_patching import get_patch_mapping, register_patch_mapping, unregister_patch_mapping
 
 from packer.errors import UserError
 from trainer.isolate_delta import delta_layers
@@ -89,15 +91,16 @@ def isolating(model_type: str) -> Iterator[None]:
         yield
         return
     ours, theirs = layers
-    before = get_patch_mapping().get(theirs.__name__)
+    if issubclass(theirs, SegmentedLayer):  # already inside
+        yield
+        return
+    modeling = sys.modules[theirs.__module__]
     patched = type(f"Segmented{theirs.__name__}", (ours, theirs), {"__module__": __name__})
-    register_patch_mapping({theirs.__name__: patched}, overwrite=True)
+    setattr(modeling, theirs.__name__, patched)
     try:
         yield
     finally:
-        unregister_patch_mapping([theirs.__name__])
-        if before is not None:
-            register_patch_mapping({theirs.__name__: before})
+        setattr(modeling, theirs.__name__, theirs)
 
 
 def bind(model: nn.Module, mode: Mode, device: torch.device) -> tuple[Choice, ...]:

@@ -1,13 +1,14 @@
 """Whole tiny models: an example in a packed row computes what it computes alone, and nothing of it depends on the others."""
 
+import importlib
 from pathlib import Path
 
 import pytest
 import torch
-from transformers.monkey_patching import get_patch_mapping
 
 from tests.trainer.tiny_models import CONFIGS, DENSE, alone, examples, packed_model, stock_model
 from trainer.float64 import float32_means_float64
+from trainer.isolate import isolating
 from trainer.isolation import (
     end_to_end_gradient_leak,
     equality,
@@ -103,10 +104,27 @@ def test_the_layout_of_a_packed_row_is_right() -> None:
 def test_the_library_is_left_as_it_was_found(name: str, tmp_path: Path) -> None:
     packed = packed_model(name, tmp_path)
     assert any(isinstance(module, SegmentedLayer) for module in packed.modules())
-    assert get_patch_mapping() == {}
     stock = stock_model(packed, name, tmp_path)
     assert not any(isinstance(module, SegmentedLayer) for module in stock.modules())
     assert {f"{packed.hf_state_dict_prefix}{key}" for key in stock.state_dict()} == set(packed.state_dict())
+
+
+def test_the_library_is_left_as_it_was_found_by_what_fails_and_by_what_is_nested() -> None:
+    modeling = importlib.import_module("transformers.models.lfm2.modeling_lfm2")
+    theirs, seen = modeling.Lfm2ShortConv, []
+
+    def build_and_fail() -> None:
+        with isolating("lfm2"):
+            seen.append(modeling.Lfm2ShortConv)
+            with isolating("lfm2"):
+                seen.append(modeling.Lfm2ShortConv)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        build_and_fail()
+    assert seen[0] is seen[1]
+    assert issubclass(seen[0], SegmentedLayer)
+    assert modeling.Lfm2ShortConv is theirs
 
 
 @pytest.mark.parametrize("name", OURS)
