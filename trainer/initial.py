@@ -3,7 +3,7 @@
 A model built without memory has neither: its buffers (the frequencies of rotary embeddings, say) must be computed, and with random weights its parameters drawn.
 The library does both with `_init_weights`, module by module, children first. So does this, on a draft without memory whose modules are given memory one
 block at a time and lose it again, so that what is drawn depends on the seed alone: every rank draws the whole model, holds one block of it, and keeps its
-own rows.
+own rows. Buffers that a block leaves unwritten wait for the modules around it (Falcon-H1's backbone writes a vector into each of its layers).
 
     initialise(draft, blocks, seed=0, keep=lambda name, tensor: ...)
 """
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from packer.errors import UserError
 
+_HINT = "start from a checkpoint (--init pretrained), or choose another --model"
 _Place = tuple[nn.Module, str, str]  # a module, its path with a dot, and the name of a tensor of its own
 
 
@@ -31,13 +32,15 @@ def initialise(
     """Hands every buffer of `draft` to keep(name, tensor on the CPU) and, with a seed, every parameter; a tied one once, by its first name.
 
     draft: on the meta device, and left there. The process's random state is left as it was. Raises UserError naming a tensor that the class does not
-    initialise by itself.
+    initialise by itself, or initialises a second time from further out.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         if seed is not None:
             torch.default_generator.manual_seed(seed)
         parameters = set() if seed is None else {name for name, _ in draft.named_parameters()}
-        _Walk(draft, frozenset(map(id, blocks)), parameters, keep).visit(draft, "", draft)
+        walk = _Walk(draft, frozenset(map(id, blocks)), parameters, keep)
+        walk.visit(draft, "", draft)
+        walk.finish()
 
 
 class _Walk:
@@ -45,6 +48,7 @@ class _Walk:
         self, draft: PreTrainedModel, units: frozenset[int], parameters: set[str], keep: Callable[[str, Tensor], None]
     ) -> None:
         self.draft, self.units, self.parameters, self.keep = draft, units, parameters, keep
+        self.waiting: list[_Place] = []  # buffers that are not written yet
 
     def visit(self, module: nn.Module, path: str, owner: PreTrainedModel) -> None:
         """Children first, then the module itself, by the nearest model around it: the library's order."""
@@ -54,14 +58,36 @@ class _Walk:
             return
         for name, child in module.named_children():
             self.visit(child, f"{path}{name}.", child if isinstance(child, PreTrainedModel) else owner)
-        below = {name: (tensor, tensor._version) for name, tensor in module.named_parameters() if "." in name}
-        self._with_memory(self._places(module, path), lambda: _initialise(module, owner))
-        lost = [name for name, (tensor, version) in below.items() if tensor._version != version]
-        if self.parameters and lost:
+        waiting, self.waiting = self.waiting, []
+        due = {f"{at}{name}" for _, at, name in waiting}
+        below = {
+            name: (tensor, tensor._version)
+            for name, tensor in [*module.named_parameters(), *module.named_buffers()]
+            if "." in name and f"{path}{name}" not in due
+        }
+        self._with_memory([*self._places(module, path), *waiting], lambda: _initialise(module, owner))
+        lost = [
+            name
+            for name, (tensor, version) in below.items()
+            if tensor._version != version and (self.parameters or not isinstance(tensor, nn.Parameter))
+        ]
+        if lost:
             raise UserError(
                 f"{path}{lost[0]} is initialised by the module around it, which cannot be done a block at a time",
-                "start from a checkpoint (--init pretrained), or choose another --model",
+                _HINT,
             )
+
+    def finish(self) -> None:
+        """Every module has been seen: what still waits is written by none."""
+        if self.waiting:
+            _, path, name = self.waiting[0]
+            raise self._unmade(f"{path}{name}")
+
+    def _unmade(self, name: str) -> UserError:
+        return UserError(
+            f"{name} of {type(self.draft).__name__} is not initialised by its class, so it would start as whatever lay in memory",
+            _HINT,
+        )
 
     def _places(self, module: nn.Module, path: str) -> list[_Place]:
         own = [name for name, _ in module.named_parameters(recurse=False) if f"{path}{name}" in self.parameters]
@@ -76,12 +102,12 @@ class _Walk:
             work()
             for module, path, name in places:
                 made = getattr(module, name).detach()
-                if made.is_floating_point() and bool(made.isnan().any()):
-                    raise UserError(
-                        f"{path}{name} of {type(self.draft).__name__} is not initialised by its class, so it would start as whatever lay in memory",
-                        "start from a checkpoint (--init pretrained), or choose another --model",
-                    )
-                self.keep(f"{path}{name}", made)
+                if not made.is_floating_point() or not bool(made.isnan().any()):
+                    self.keep(f"{path}{name}", made)
+                elif isinstance(getattr(module, name), nn.Parameter):
+                    raise self._unmade(f"{path}{name}")
+                else:
+                    self.waiting.append((module, path, name))
         finally:
             for (module, _, name), tensor in zip(places, empty, strict=True):
                 setattr(module, name, tensor)

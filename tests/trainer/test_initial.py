@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import FalconH1Config, FalconH1ForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from packer.errors import UserError
 from tests.trainer.tiny_models import CONFIGS
@@ -77,11 +77,25 @@ def reach_into_the_embedding(self: LlamaForCausalLM, module: nn.Module, stock: C
         module.embed_tokens.weight.mul_(2)
 
 
+def reach_into_the_frequencies(self: LlamaForCausalLM, module: nn.Module, stock: Callable[[nn.Module], None]) -> None:
+    stock(module)
+    if module is self.model:
+        module.rotary_emb.inv_freq.mul_(2)
+
+
+def forget_half_the_frequencies(self: LlamaForCausalLM, module: nn.Module, stock: Callable[[nn.Module], None]) -> None:
+    if module is self.model:
+        module.rotary_emb.inv_freq[:2].copy_(torch.ones(2))
+    lose_a_frequency(self, module, stock)
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
         (lose_a_norm, r"model\.layers\.0\.\w+norm\.weight of LlamaForCausalLM is not initialised by its class"),
         (lose_a_frequency, r"model\.rotary_emb\.inv_freq of LlamaForCausalLM is not initialised"),
+        (forget_half_the_frequencies, r"model\.rotary_emb\.inv_freq of LlamaForCausalLM is not initialised"),
+        (reach_into_the_frequencies, r"model\.rotary_emb\.inv_freq is initialised by the module around it"),
         (reach_into_the_embedding, r"model\.embed_tokens\.weight is initialised by the module around it"),
     ],
 )
@@ -94,4 +108,17 @@ def test_a_class_that_initialises_otherwise_is_refused_by_name(
         monkeypatch.setattr(owner, "_init_weights", lambda module: fault(model, module, stock))
     with pytest.raises(UserError, match=words):
         made(model)
+    assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_buffer_of_a_block_that_the_backbone_writes_is_made_once(seed: int | None) -> None:
+    config = FalconH1Config(**{name: value for name, value in CONFIGS["falcon_h1"].items() if name != "model_type"})
+    with torch.device("meta"):
+        model = FalconH1ForCausalLM(config)
+    kept: list[str] = []
+    initialise(model, decoder_blocks(model), seed=seed, keep=lambda name, _: kept.append(name))
+    wanted = [name for name, _ in [*(model.named_parameters() if seed == 0 else ()), *model.named_buffers()]]
+    assert sorted(kept) == sorted(wanted)
+    assert {"model.layers.0.mamba.mup_vector", "model.layers.1.mamba.mup_vector"} <= set(kept)
     assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
