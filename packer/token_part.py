@@ -225,13 +225,18 @@ def map_part(path: Path, *, validate: bool = False) -> tuple[PartHead, TokenPart
         batch = reader.get_batch(0)
         if validate:
             _validate(head, batch)
+        part = _of_arrow(head.source, batch)
     except DAMAGE as error:
         raise UserError(
             f"{path}: not a readable part of a token store ({' '.join(str(error).split())})", _HINT
         ) from None
+    return head, part, mapped
+
+
+def _of_arrow(source: int, batch: pa.RecordBatch) -> TokenPart:
     ids, mask, turns = (batch.column(name) for name in ("input_ids", "loss_mask", "turn_ends"))
-    part = TokenPart(
-        source=head.source,
+    return TokenPart(
+        source=source,
         rows=to_numpy(batch.column("row")),
         places=batch.column("place"),
         content_hash=to_numpy(batch.column("content_hash")),
@@ -242,7 +247,6 @@ def map_part(path: Path, *, validate: bool = False) -> tuple[PartHead, TokenPart
         turn_offsets=to_numpy(turns.offsets),
         turn_ends=to_numpy(turns.values),
     )
-    return head, part, mapped
 
 
 def _validate(head: PartHead, batch: pa.RecordBatch) -> None:

@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import pytest
 import packer
 from packer.config import BuildConfig
 from packer.errors import UserError
-from packer.layout import lay_out
+from packer.layout import Placed, lay_out
 from packer.schema import broken_rule, shard_schema
 from packer.verify import Report, verify
 from packer.verify.findings import MOST_KEPT_OF_A_RULE, Findings
@@ -581,6 +582,69 @@ def test_what_is_planted_is_named_with_its_file_and_rule(folder: Path, plant: st
     ), named
 
 
+def part(number: int) -> str:
+    return f"tokens/part-{number:05d}.arrow"
+
+
+def parts_swapped(folder: Path) -> None:
+    for old, new in ((part(1), "x"), (part(2), part(1)), ("x", part(2))):
+        (folder / old).rename(folder / new)
+
+
+def of_part(number: int, change: Callable[[Document], object]) -> Callable[[Path], object]:
+    return lambda folder: edit_head(folder / part(number), change)
+
+
+_NUMBERED = "the token store's parts must be numbered from 0, none left out"
+_ENDED = "a part must begin where the one before it ended"
+_DECIDED = "the parts of one source must have been decided by the same"
+_READ = "the parts of a source must hold as many rows as were read of it"
+# What is done to a store of several parts (0 to 2 of one source, 3 and 4 of another).
+PART_PLANTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "a part gone": (remove(part(1)), part(2), _NUMBERED),
+    "a part gone, seen by rows": (remove(part(1)), part(2), _ENDED),
+    "the last part gone": (remove(part(4)), "tokens", _READ),
+    "the last part of a source gone": (remove(part(2)), "tokens", _READ),
+    "a part twice": (copy(part(4), part(5)), part(5), _ENDED),
+    "parts in another order": (parts_swapped, part(1), _ENDED),
+    "parts of a source behind another": (lambda folder: (folder / part(2)).rename(folder / part(5)), part(5), _ENDED),
+    "another key": (of_part(1, lambda head: head.update(key="0" * 32)), part(1), _DECIDED),
+    "half a source for evaluation": (of_part(1, lambda head: head.update(is_eval=True)), part(1), _DECIDED),
+    "a damaged part among others": (cut(part(3), 30), part(3), "the token store must be readable"),
+}
+
+
+@pytest.fixture(scope="module")
+def built_of_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    rows = SAMPLE.read_text(encoding="utf-8").splitlines()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("packer.parts._PART_ROWS", 10)
+        packer.build(
+            BuildConfig(
+                datasets=tuple(
+                    str(write_jsonl(folder / f"{name}.jsonl", rows[a:b]))
+                    for name, a, b in (("a", 0, 25), ("b", 25, 45))
+                ),
+                tokenizer=str(TINY),
+                out=folder / "packed",
+                max_loss=Fraction(1),
+                workers=1,
+            )
+        )
+    return folder / "packed"
+
+
+@pytest.mark.parametrize("plant", PART_PLANTS)
+def test_what_is_planted_among_parts_is_named_with_its_part(built_of_parts: Path, tmp_path: Path, plant: str) -> None:
+    assert found(verify(built_of_parts)) == []
+    folder = Path(shutil.copytree(built_of_parts, tmp_path / "packed"))
+    act, file, rule = PART_PLANTS[plant]
+    act(folder)
+    named = found(verify(folder))
+    assert (file, rule, None) in named, named
+
+
 def test_an_example_in_the_other_split_is_named_with_its_row(folder: Path) -> None:
     table = pa.ipc.open_file((folder / TABLE).read_bytes()).read_all()
     example = table["split"].to_pylist().index("train")
@@ -601,7 +665,11 @@ def test_every_rule_that_verify_knows_has_a_plant() -> None:
     """The rules stand as text where they are checked; one that no plant names could be dropped without notice."""
     texts = [path.read_text(encoding="utf-8") for path in (Path(packer.__file__).parent / "verify").glob("*.py")]
     planted = {rule for _, _, rule in PLANTS.values()} | {rule for _, _, rule in ROW_PLANTS.values()}
-    planted |= {"an example's split in examples/ must be its row's", *DEEP_RULES}
+    planted |= {
+        "an example's split in examples/ must be its row's",
+        *DEEP_RULES,
+        *(rule for _, _, rule in PART_PLANTS.values()),
+    }
     stated = {
         text
         for source in texts
@@ -612,7 +680,11 @@ def test_every_rule_that_verify_knows_has_a_plant() -> None:
     assert {text for text in stated if not any(_fits(text, rule) for rule in planted)} == set()
 
 
-DEEP_RULES = ("an example's tokens and targets must be the token store's", "an example must be what its source gives")
+DEEP_RULES = (
+    "an example's tokens and targets must be the token store's",
+    "an example must be what its source gives",
+    "a conversation's content_hash in the token store must be what its source gives",
+)
 
 
 def _strings(source: str) -> list[str]:
@@ -658,7 +730,14 @@ def test_rows_of_more_than_65536_slots_are_checked_as_well() -> None:
     """Positions are int32 there; the check goes by differences and must not care."""
     capacity = 65536 * 2
     ids = np.ones(capacity - 10, dtype=np.int32)
-    rows = lay_out([[(0, ids, np.zeros(len(ids), dtype=bool))]], capacity=capacity, max_segments=8, pad_id=0)
+    placed = Placed(
+        counts=np.array([1]),
+        example_ids=np.array([0]),
+        lengths=np.array([len(ids)]),
+        ids=ids,
+        loss_mask=np.zeros(len(ids), dtype=bool),
+    )
+    rows = lay_out(placed, capacity=capacity, max_segments=8, pad_id=0)
     assert shard_schema(capacity=capacity, max_segments=8).field("position_ids").type.value_type == pa.int32()
     assert broken_rule(rows, pad_id=0, vocab_size=2) is None
     positions = rows.position_ids.copy()

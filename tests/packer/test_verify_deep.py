@@ -176,7 +176,7 @@ def test_a_build_of_many_parts_and_two_sources_is_compared_whole_wherever_it_is_
     monkeypatch.setattr("packer.parts._PART_ROWS", 7)
     monkeypatch.chdir(tmp_path)
     rows = SAMPLE.read_text(encoding="utf-8").splitlines()
-    write_jsonl(tmp_path / "a.jsonl", [*rows[:20], "{", *rows[20:30]])
+    write_jsonl(tmp_path / "a.jsonl", [*rows[:20], *["{"] * 8, *rows[20:30]])
     write_jsonl(tmp_path / "b.jsonl", rows[30:50])
     packer.build(
         BuildConfig(
@@ -190,7 +190,7 @@ def test_a_build_of_many_parts_and_two_sources_is_compared_whole_wherever_it_is_
             workers=1,
         )
     )
-    assert len(list((tmp_path / "packed" / "tokens").iterdir())) == 8
+    assert len(list((tmp_path / "packed" / "tokens").iterdir())) == 9
     monkeypatch.chdir("/")
     report = verify(tmp_path / "packed", deep=True)
     assert report.findings == ()
