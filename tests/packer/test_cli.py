@@ -29,7 +29,7 @@ def two_lines(run: subprocess.CompletedProcess[str], status: int = 2) -> tuple[s
     ("arguments", "error", "hint"),
     [
         (("bild",), "packer: no command 'bild'", "did you mean packer build?"),
-        (("xyz",), "packer: no command 'xyz'", "commands: build, stats"),
+        (("xyz",), "packer: no command 'xyz'", "commands: build, repack, stats"),
         (("--verison",), "packer: no option --verison", "did you mean --version?"),
         ((*BUILD, "--capcity", "64"), "packer build: no option --capcity", "did you mean --capacity?"),
         ((*BUILD, "--zzz"), "packer build: no option --zzz", "see packer build --help"),
