@@ -28,7 +28,21 @@ from trainer.optim import make_optimizer
 from trainer.ranks import start_ranks
 from trainer.record import newest, read_record
 
-FAMILIES = ("qwen3", "llama", "qwen3_5", "qwen3_next", "olmo_hybrid", "mixtral", "gemma3", "vision")
+FAMILIES = (
+    "qwen3",
+    "llama",
+    "qwen3_5",
+    "qwen3_next",
+    "olmo_hybrid",
+    "mixtral",
+    "gemma3",
+    "lfm2",
+    "lfm2_moe",
+    "bamba",
+    "granite_hybrid",
+    "falcon_h1",
+    "vision",
+)
 BASE_STOP = 7  # what the base model ends with; the shards' examples end with 1
 
 
