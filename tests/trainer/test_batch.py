@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +27,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def a_run(folder: Path, *, micro_rows: int = 2, world: int = 1, rank: int = 0) -> list[Batch]:
+def a_run(folder: Path, *, micro_rows: int = 2, world: int = 1, rank: int = 0, weighted: bool = False) -> list[Batch]:
     prepared = prepare(RunConfig(shards=str(folder), model="none", epochs=3, rows_per_step=5, micro_rows=micro_rows))
     counts = Counts.of(prepared.corpus)
     check = ShardCheck(prepared.corpus, local_rank=0, local_world=1)
     plans = (plan_step(prepared, counts, step, world=world) for step in range(prepared.order.steps))
-    shape = Shape(rows=micro_rows, capacity=CAPACITY, max_segments=MAX_SEGMENTS, max_segment_len=CAPACITY)
+    shape = Shape(
+        rows=micro_rows,
+        capacity=CAPACITY,
+        max_segments=MAX_SEGMENTS,
+        max_segment_len=CAPACITY,
+        weighted=weighted,
+    )
     works = list(read_steps(plans, prepared.corpus, rank=rank, shape=shape, pin=False, check=check))
     check.finish()
     return [batch for work in works for batch in work.passes]
@@ -136,6 +143,40 @@ def test_the_chunk_table_has_each_chunk_of_each_segment_and_travels_in_the_one_b
         assert len(table) <= batch.shape.chunks
         assert table.untyped_storage().data_ptr() == batch.buffer.untyped_storage().data_ptr()
         assert (table.data_ptr() - batch.buffer.data_ptr()) % 16 == 0
+
+
+def test_a_targets_weight_is_one_over_the_targets_of_its_own_example(folder: Path) -> None:
+    for batch in a_run(folder, weighted=True):
+        expected = [
+            1 / sum(example.mask)
+            for number, weight in batch.rows
+            if weight
+            for example in ROWS[number]
+            for _ in range(sum(example.mask))
+        ]
+        assert batch.target_weights is not None
+        assert batch.target_weights[: batch.count].tolist() == expected
+        assert not batch.target_weights[batch.count :].any()
+
+
+@pytest.mark.parametrize("micro_rows", [1, 2, 3])
+def test_weights_lie_beside_all_else_in_the_buffer_and_change_none_of_it(folder: Path, micro_rows: int) -> None:
+    both = [a_run(folder, micro_rows=micro_rows, weighted=weighted) for weighted in (False, True)]
+    for plain, weighted in zip(*both, strict=True):
+        parts = []
+        for batch in (plain, weighted):
+            segments = batch.segments
+            tensors = [batch.input_ids, batch.position_ids, batch.positions, batch.targets]
+            parts.append([*tensors, segments.seq_idx, segments.cu_seqlens, segments.chunk_indices])
+        assert all(torch.equal(first, second) for first, second in zip(*parts, strict=True))
+        assert weighted.target_weights is not None
+        inside = [*parts[1], weighted.target_weights]
+        starts = [tensor.data_ptr() - weighted.buffer.data_ptr() for tensor in inside]
+        ends = [start + tensor.nbytes for start, tensor in zip(starts, inside, strict=True)]
+        by_place = sorted(zip(starts, ends, strict=True))
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(by_place))
+        assert by_place[-1][1] <= weighted.buffer.nbytes
+        assert all(start % 16 == 0 for start in starts)
 
 
 def test_the_places_for_chunks_hold_the_most_that_can_be() -> None:

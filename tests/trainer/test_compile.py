@@ -58,7 +58,9 @@ def compare(name: str, folder: Path, checkpointing: str, tolerance: float) -> No
 
 
 # fp32 keeps 6e-8; a gradient here is a sum of some hundred terms of like size, whose order the compiler may change.
-@pytest.mark.parametrize(("name", "checkpointing"), [("qwen3", "none"), ("qwen3_5", "full")])
+@pytest.mark.parametrize(
+    ("name", "checkpointing"), [("qwen3", "none"), ("qwen3_5", "full"), ("lfm2", "none"), ("falcon_h1", "full")]
+)
 def test_compiled_blocks_give_the_same_gradients_and_one_set_of_graphs(
     tmp_path: Path, name: str, checkpointing: str
 ) -> None:
@@ -66,12 +68,12 @@ def test_compiled_blocks_give_the_same_gradients_and_one_set_of_graphs(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_5"])
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_5", "lfm2", "bamba", "falcon_h1"])
 def test_machine_code_gives_the_same_gradients_and_one_set_of_graphs(tmp_path: Path, name: str) -> None:
     compare(name, tmp_path, "none", 5e-6)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_5"])
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_5", "lfm2", "bamba"])
 def test_layers_of_one_kind_share_their_graphs(tmp_path: Path, name: str) -> None:
     """With a graph a layer, a model of many layers would take hours to compile."""
     made = {}
@@ -79,8 +81,10 @@ def test_layers_of_one_kind_share_their_graphs(tmp_path: Path, name: str) -> Non
         torch._dynamo.reset()
         counters.clear()
         config = {**CONFIGS[name], "num_hidden_layers": layers}
-        if "layer_types" in config:
-            config["layer_types"] = ["linear_attention", "full_attention"] * (layers // 2)
+        if isinstance(kinds := config.get("layer_types"), list):
+            config["layer_types"] = kinds * (layers // 2)
+        if "attn_layer_indices" in config:
+            config["attn_layer_indices"] = list(range(1, layers, 2))
         source = write_config(tmp_path / str(layers), config)
         model = load_model(
             source, init="random", seed=0, dtype=torch.float32, kernels="auto", device="cpu", vocab_at_least=VOCABULARY
