@@ -49,6 +49,15 @@ def build_config(data: str, tokenizer: str, out: Path, *, store: bool) -> BuildC
     )
 
 
+def phase(touch: str) -> str:
+    """The phase of a build that a touch of a file belongs to."""
+    where = touch.split(" ", 1)[1].replace("/.", "/").lstrip(".")
+    for word in ("tokenizer", "tokens", "examples", "rejects", "plan/train", "plan/eval", "train", "eval", "build-log"):
+        if where.startswith(word):
+            return word
+    return "manifest" if where.startswith("manifest") else "folder"
+
+
 class _Said(Progress):
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -184,6 +193,9 @@ def main() -> None:
     edges = [round(number * len(touches) / int(kills)) for number in range(int(kills) + 1)]
     report = []
     moments = [draw.randrange(start, end) for start, end in itertools.pairwise(edges)]
+    met = {phase(touches[moment]) for moment in moments}
+    for missed in sorted({phase(touch) for touch in touches} - met):
+        moments.append(draw.choice([number for number, touch in enumerate(touches) if phase(touch) == missed]))
     # And the moment at which everything but the manifest is there, and what does not belong to a finished folder is out of the way.
     for moment in [*moments, last]:
         out = Path(folder) / "killed"
@@ -197,6 +209,7 @@ def main() -> None:
         report.append(
             {
                 "moment": touches[moment],
+                "phase": phase(touches[moment]),
                 "status": status,
                 "looked_finished": finished,
                 "broken": broken,

@@ -43,28 +43,9 @@ def stamps(folder: Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.glob("*.arrow")}
 
 
-def phase(touch: str) -> str:
-    """The phase of a build that a touch of a file belongs to."""
-    where = touch.split(" ", 1)[1]
-    for word in (
-        "tokens",
-        "examples",
-        "tokenizer",
-        "plan/train",
-        "plan/eval",
-        "train",
-        "eval",
-        "manifest",
-        "build-log",
-    ):
-        if word in where:
-            return word
-    return "folder"
-
-
 @pytest.mark.parametrize(
     ("kills", "store"),
-    [(14, 1), (6, 0), pytest.param(80, 1, marks=pytest.mark.full), pytest.param(40, 0, marks=pytest.mark.full)],
+    [(12, 1), (3, 0), pytest.param(80, 1, marks=pytest.mark.full), pytest.param(40, 0, marks=pytest.mark.full)],
 )
 def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(
     tmp_path: Path, kills: int, store: int
@@ -80,7 +61,7 @@ def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(
     report = json.loads(run.stdout)
     parts = sum(touch.startswith("os.rename tokens/") for touch in report["touches"])
     assert parts == 12
-    assert len(report["kills"]) == kills + 1
+    assert len(report["kills"]) > kills
     assert report["kills"][-1]["moment"] == "open .manifest.json.tmp"
     assert report["kills"][-1]["parts"] == parts, "also where tokens are not wanted in the end"
     for kill in report["kills"]:
@@ -96,11 +77,9 @@ def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(
     # Only behind the manifest's rename.
     last = len(report["touches"]) - 1 - [*reversed(report["touches"])].index("os.rename .manifest.json.tmp")
     assert all(moment in report["touches"][last + 1 :] for moment in looked_finished)
-    assert {"tokens", "train"} <= {phase(kill["moment"]) for kill in report["kills"]}
-    if kills >= 40:
-        assert {phase(kill["moment"]) for kill in report["kills"]} >= {
-            "tokens", "examples", "tokenizer", "plan/train", "train", "plan/eval", "eval", "manifest", "build-log", "folder",
-        }  # fmt: skip
+    assert {kill["phase"] for kill in report["kills"]} == {
+        "folder", "tokenizer", "tokens", "examples", "rejects", "plan/train", "train", "plan/eval", "eval", "build-log", "manifest",
+    }  # fmt: skip
     assert any(kill["shards"] for kill in report["kills"])
 
 
