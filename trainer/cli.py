@@ -186,6 +186,41 @@ def run(dry_run: bool, **values: object) -> int:
     return run_loop(config)
 
 
+@main.command(short_help="Prove on this model and these shards that packing changes nothing.")
+@click.option("--shards", required=True, help="Folder that `packer build` wrote.")
+@_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@_option("init", _choice(options.Init), "Its weights, or random ones made with --seed.")
+@_option("dtype", _choice(options.Dtype), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
+@_option("kernels", _choice(options.Kernels), "As `run` would take them: auto, fused or reference.")
+@_option("seed", int, "Of random weights.")
+@click.option(
+    "--tokenizer-check/--no-tokenizer-check",
+    "tokenizer_check",
+    default=_DEFAULTS["tokenizer_check"],
+    help="Fail where the model's tokenizer.json is not the one that made the shards.",
+)
+@click.option("--as-is", is_flag=True, help="Measure the model as transformers alone runs it, from position ids.")
+@click.option("--out", help="A run's folder to leave check.json in: `run` then need not prove it again.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="The report as JSON on standard output, all else on standard error."
+)
+@config_option
+def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
+    """Proves that no example sees another in its row and that each computes what it computes alone; status 1 names the layer that leaks.
+
+    \b
+      trainer check --shards data/packed --model Qwen/Qwen3.5-0.8B
+      torchrun --nproc-per-node 8 -m trainer check --shards data/packed --out runs/first
+
+    In order, ending at the first that fails: contract, isolation, equality, normalisation, labels. The rows it computes on are small ones, cut from
+    the real ones.
+    """
+    config = RunConfig(**values, steps=1, eval_every=0)  # type: ignore[arg-type]  # click has checked each option's type
+    from trainer.check.command import check as prove
+
+    return prove(config, as_is=as_is, json=as_json, out=out)
+
+
 def _dry_run(config: RunConfig) -> int:
     from trainer.dry_run import foresee
     from trainer.prepare import prepare
