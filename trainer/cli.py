@@ -145,6 +145,11 @@ def main() -> None:
 @_option("replicas", int, "Whole copies of the model (HSDP): each is sharded over ranks ÷ N neighbours.")
 @_option("kernels", _choice(options.Kernels), "auto: fused on a GPU (a missing package is an error), reference on CPU.")
 @_option(
+    "check",
+    _choice(options.Check),
+    "Before the first step: prove what `trainer check` does, isolation alone, or nothing. A stored proof that still holds is taken.",
+)
+@_option(
     "eval_every",
     int,
     "Evaluate every N steps and at the end; 0: never.  [default: at the end, where there are eval rows]",

@@ -22,6 +22,7 @@ Dtype = Literal["auto", "bf16", "fp32"]
 Checkpointing = Literal["none", "selective", "full"]
 Reduce = Literal["pass", "step"]
 Kernels = Literal["auto", "fused", "reference"]
+Check = Literal["full", "quick", "off"]
 
 _WORDS = {
     "init": Init,
@@ -31,6 +32,7 @@ _WORDS = {
     "activation_checkpointing": Checkpointing,
     "reduce": Reduce,
     "kernels": Kernels,
+    "check": Check,
 }
 _AT_LEAST_ONE = ("steps", "epochs", "rows_per_step", "micro_rows", "replicas", "log_every")
 # Of what seeds a generator; the other counts stay where products of two of them fit 64 bits.
@@ -68,6 +70,7 @@ class RunConfig:
     reduce: Reduce = "pass"
     replicas: int = 1
     kernels: Kernels = "auto"
+    check: Check = "quick"
     eval_every: int | None = None
     save_every: int = 0
     keep: int = 0

@@ -18,6 +18,7 @@ from packer.errors import UserError
 from packer.manifest import Manifest
 from trainer import checkpoint
 from trainer.batch import Shape
+from trainer.check.at_start import check_at_start
 from trainer.metrics import MetricsFile
 from trainer.model import PackedModel, load_model
 from trainer.optim import make_optimizer
@@ -63,6 +64,7 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     checkpoint_blocks(model.blocks, config.activation_checkpointing)
     dtype = torch.bfloat16 if config.dtype == "bf16" else torch.float32
     units = shard(model, model.blocks, dtype=dtype, ranks=ranks, replicas=config.replicas)
+    check_at_start(prepared, model, units, dtype=dtype, config_digest=config_digest, ranks=ranks, say=say)
     optimizer = make_optimizer(model, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
     saved = None if found is None else _go_back(prepared, model, optimizer, found, config_digest, ranks, say)
     start = 0 if saved is None else saved.step

@@ -54,6 +54,7 @@ def check(config: RunConfig, *, as_is: bool, json: bool, out: str | None) -> int
         seconds = sum(finding.seconds for finding in report.findings)
         outcome = "proved" if report.passed else f"not proved: {report.findings[-1].name} failed"
         say("done", f"{outcome}, {seconds:.1f} s of checks")
+        ranks.barrier()  # a launcher ends all ranks when the first leaves with an error, and the first rank has to have spoken
         return 0 if report.passed else EXIT_NO
 
 

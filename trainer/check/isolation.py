@@ -34,7 +34,6 @@ from trainer.check.windows import Window, assemble, owners
 
 # A measured floor is a sample of the noise, not its largest value.
 _FLOOR_FACTOR = 4.0
-_PLACES_CHANGED = ("last", "first and middle")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,34 +124,31 @@ def _gradients(subject: Subject, rows: Sequence[Row], owner: Tensor) -> list[tup
 def _perturbations(subject: Subject, rows: Sequence[Row], owner: Tensor, base: Tensor) -> list[_Perturbed]:
     found = []
     for half in _halves(owner):
-        for places in _PLACES_CHANGED:
-            slots = _slots(owner, half, places)
-            if not slots.any():
-                continue
-            changed = _with_other_tokens(rows, slots)
-            difference = (subject.run(changed) - base).abs()[0].amax(dim=-1).cpu()
-            untouched = ~half
-            # Tokens after a causal model's first segment cannot reach it; had it learnt of them all the same, a gradient would have shown it.
-            first = difference[(owner == 0) & untouched]
-            found.append(
-                _Perturbed(
-                    rows=changed,
-                    untouched=untouched,
-                    leak=float(difference[untouched].max()) if untouched.any() else 0.0,
-                    noise=float(first.max()) if first.numel() else 0.0,
-                )
+        slots, untouched = _ends_and_middles(owner) & half, ~half
+        if not slots.any() or not untouched.any():
+            continue
+        changed = _with_other_tokens(rows, slots)
+        difference = (subject.run(changed) - base).abs()[0].amax(dim=-1).cpu()
+        # Tokens after a causal model's first segment cannot reach it; had it learnt of them all the same, a gradient would have shown it.
+        first = difference[(owner == 0) & untouched]
+        found.append(
+            _Perturbed(
+                rows=changed,
+                untouched=untouched,
+                leak=float(difference[untouched].max()),
+                noise=float(first.max()) if first.numel() else 0.0,
             )
-    return found
+        )
+    return found or [_Perturbed(rows=list(rows), untouched=owner == 0, leak=0.0, noise=0.0)]
 
 
-def _slots(owner: Tensor, half: Tensor, places: str) -> Tensor:
-    """The slots to change, bool [T]: of each segment of the half its last token, or its first and its middle one."""
+def _ends_and_middles(owner: Tensor) -> Tensor:
+    """The first, the middle and the last slot of each segment: bool [T]."""
     lengths = torch.bincount(owner)
     starts = lengths.cumsum(0) - lengths
-    chosen = [starts + lengths - 1] if places == "last" else [starts, starts + lengths // 2]
     slots = torch.zeros_like(owner, dtype=torch.bool)
-    slots[torch.cat(chosen)] = True
-    return slots & half
+    slots[torch.cat([starts, starts + lengths // 2, starts + lengths - 1])] = True
+    return slots
 
 
 def _with_other_tokens(rows: Sequence[Row], slots: Tensor) -> list[Row]:

@@ -16,7 +16,7 @@ import numpy as np
 from packer.shards import Corpus
 from packer.types import Row
 
-_SHOWN_EXAMPLES, _SHOWN_TURNS, _SHOWN_CHARACTERS = 3, 3, 160
+_SHOWN_EXAMPLES, _SHOWN_TURNS, _SHOWN_CHARACTERS = 3, 2, 72
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

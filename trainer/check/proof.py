@@ -95,10 +95,11 @@ class _Proof:
             training=self.training,
         )
 
-    def check_layout(self) -> tuple[bool, str, str, str]:
+    def check_batch(self) -> tuple[bool, str, str, str]:
         windows = self.case.windows
         faults = layout_faults(self.case.subject.batch([window.row for window in windows]), windows)
-        said = f"the pass made of {len(windows)} rows of {len(windows[0].row.input_ids)} slots says where their segments end"
+        rows, slots = len(windows), len(windows[0].row.input_ids)
+        said = f"positions, boundaries and targets of a pass made of {rows} {'row' if rows == 1 else 'rows'} of {slots} slots are those of its segments"
         return not faults, said, "; ".join(faults[:3]), "this is a fault of batch making, not of the data: report it"
 
     def check_isolation(self) -> tuple[bool, str, str, str]:
@@ -198,7 +199,7 @@ def tell(finding: Finding, say: Say) -> None:
 def prove(case: Case, say: Say, before: Sequence[Finding] = ()) -> Report:
     """All checks that the case allows; every rank calls it. before: what has been checked already."""
     proof = _Proof(case=case, say=say, findings=list(before))
-    going = proof.check("layout", proof.check_layout) and proof.check("isolation", proof.check_isolation)
+    going = proof.check("batch", proof.check_batch) and proof.check("isolation", proof.check_isolation)
     if going and case.model is not None:
         doubles = case.ranks.together(lambda: _doubles(case))
         going = proof.check("equality", lambda: proof.check_equality(doubles)) and proof.check(
@@ -210,9 +211,9 @@ def prove(case: Case, say: Say, before: Sequence[Finding] = ()) -> Report:
 
 
 def prove_isolation(case: Case, say: Say) -> Report:
-    """Layout and isolation alone."""
+    """The batch and isolation alone."""
     proof = _Proof(case=case, say=say)
-    if proof.check("layout", proof.check_layout):
+    if proof.check("batch", proof.check_batch):
         proof.check("isolation", proof.check_isolation)
     return proof.report("quick")
 

@@ -72,9 +72,9 @@ def find_proof(folder: Path, key: str, *, form: Form) -> Path | None:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             continue  # of no proof nothing follows but that it is made again
-        if isinstance(found, dict) and found.get("key") == key and found.get("passed") is True:
-            if form == "quick" or found.get("form") == "full":
-                return path
+        holds = isinstance(found, dict) and found.get("key") == key and found.get("passed") is True
+        if holds and (form == "quick" or found.get("form") == "full"):
+            return path
     return None
 
 

@@ -93,10 +93,10 @@ def owners(windows: Sequence[Window]) -> Tensor:
 
 
 def cut_windows(corpus: Corpus, *, quick: bool = False) -> list[Window]:
-    """Five windows of one size; two where `quick`: a long segment before a pad tail, and the shortest.
+    """Five windows of one size; where `quick` one, of the shortest segments.
 
-    Together they hold segments of 1, 2 and 3 tokens, one past the 64 tokens of a chunk (in windows of more than 64 slots), rows with a pad tail
-    and one without.
+    It has segments of 1, 2 and 3 tokens, some past the 64 tokens of a chunk (where a row has more than 64 slots), and a pad tail; the others add a long segment
+    and a row without a pad tail.
     """
     slots, pad_id = min(SLOTS, corpus.capacity), corpus.manifest.pad_id
     most = max(corpus.manifest.max_segment_len, 1)
@@ -114,11 +114,11 @@ def cut_windows(corpus: Corpus, *, quick: bool = False) -> list[Window]:
         return [max((slots - slots // 8) // examples, 1)] * examples
 
     chosen = [
-        window("a long segment and a pad tail", longest, [min(slots * 11 // 16, most), *([5] if slots >= 16 else [])]),
         window("shortest segments", shortest, _short(slots)),
+        window("a long segment, no pad tail", longest, _long(slots, most)),
     ]
     if quick:
-        return chosen
+        return chosen[:1]
     number_most, number_fewest = int(counts.argmax()), int(counts.argmin())
     return [
         *chosen,
@@ -129,12 +129,19 @@ def cut_windows(corpus: Corpus, *, quick: bool = False) -> list[Window]:
 
 
 def _short(slots: int) -> list[int]:
-    """Lengths that fill `slots` to the last: 1, 2 and 3, then some on both sides of a chunk's 64."""
-    lengths = [5, 1, 2, 3, 1]
-    for length in (63, 64, 65, 30):
-        if sum(lengths) + length + 4 <= slots:
+    """Lengths of 1, 2 and 3 between others on both sides of a chunk's 64, that leave a sixth of the slots to the pad tail."""
+    lengths, room = [30, 1, 2, 3, 1], slots - slots // 6
+    for length in (63, 65, 5, 97):
+        if sum(lengths) + length <= room:
             lengths.append(length)
-    return [*lengths, slots - sum(lengths)]
+    return lengths
+
+
+def _long(slots: int, most: int) -> list[int]:
+    """A segment of up to two thirds of the slots, and what fills the rest to the last slot."""
+    first = min(slots * 11 // 16, most)
+    rest = slots - first
+    return [first, *([rest - 5, 5] if rest > 5 else [rest])]
 
 
 def _lengths(row: Row) -> list[int]:
