@@ -106,9 +106,9 @@ def _boundary_fault(said: Sequence[int], expected: Sequence[int], windows: Seque
         if window.pad:
             tails.add(start - window.pad)
     missing, extra = sorted(set(expected) - set(said)), sorted(set(said) - set(expected))
-    near = [(have, lack) for have in extra for lack in missing if abs(have - lack) == 1]
-    if near:
-        return f"a boundary lies at {near[0][0]} instead of {near[0][1]} (off by one)"
+    if len(said) == len(expected):
+        have, due = next(pair for pair in zip(said, expected, strict=True) if pair[0] != pair[1])
+        return f"a boundary lies at {have} instead of {due}{' (off by one)' if abs(have - due) == 1 else ''}"
     if missing and not extra and set(missing) <= tails:
         return f"the boundary at {missing[0]} is missing: the pad tail is glued to the last example"
     if missing:

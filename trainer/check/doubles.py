@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from trainer.check.trace import GLOBAL_KERNEL, mechanism_of
+from trainer.float64 import float32_means_float64
 from trainer.isolate import bind, register_attention
 from trainer.kernels import attention, conv, delta
 from trainer.library import build
@@ -70,7 +71,8 @@ def make_doubles(model: PackedModel, *, ids: Tensor, device: torch.device, keep:
         copy.train(False)
     bind(ours, delta.reference, conv.reference)
     packed = PackedModel(ours)
-    learn_windows(ours, Segments.from_lengths([4]).to(device))
+    with float32_means_float64():
+        learn_windows(ours, Segments.from_lengths([4]).to(device))
     return Doubles(packed=packed, alone=theirs, ids=known, blocks=left, all_blocks=len(blocks))
 
 

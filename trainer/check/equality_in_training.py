@@ -1,7 +1,8 @@
 """The same as `trainer.check.equality`, on the model that a run would train, with its kernels and in its dtype.
 
-Rounding there depends on where in a row an example lies, so an example is held against itself alone, and alone at other places and with other padding:
-packed it may differ from that by 4 times what those differ among themselves, or by 8 times the grain of the dtype.
+Rounding there depends on where in a row an example lies: how it falls into the chunks of 64 of a delta rule moves a gradient by 1e-4 in float32. So an
+example is held against itself alone at the start of a row, and may differ from that packed by 4 times what it differs alone at other places (the
+one that it has in the row among them) with other padding, or by 8 times the grain of the dtype.
 
     found = equality_in_training(subject, model, units, window, dtype=torch.bfloat16, ranks=ranks)
 """
@@ -22,8 +23,7 @@ from trainer.check.windows import Piece, Window, assemble
 from trainer.ranks import Ranks
 
 _SPREADS, _GRAINS = 4.0, 8.0
-# Pad tokens, in a segment of their own, before an example that is alone: none, inside a chunk of 64, and past one.
-_PLACES = (0, 13, 77)
+_ELSEWHERE = 13  # slots: inside a chunk of 64
 
 
 def equality_in_training(
@@ -36,8 +36,7 @@ def equality_in_training(
     ranks: Ranks,
 ) -> Equality:
     """The window packed against its examples one by one; every rank calls it and makes the same passes."""
-    slots = len(window.row.input_ids)
-    places = [place for place in _PLACES if place + max(window.lengths) <= slots]
+    places = _places(window)
     grain = _GRAINS * torch.finfo(dtype).eps
     with at_rest(subject.model):
         logits = _logits(subject, window, places, grain)
@@ -61,7 +60,17 @@ def _ratio(error: float, allowed: float) -> float:
     return error / allowed if error == error else float("inf")
 
 
-def _logits(subject: Subject, window: Window, places: Sequence[int], grain: float) -> dict[str, tuple[float, float]]:
+def _places(window: Window) -> list[list[int]]:
+    """Where each example lies when it is alone, three times over: at the start, where it is in the window, and elsewhere."""
+    slots, lengths = len(window.row.input_ids), window.lengths
+    packed = [sum(lengths[:number]) for number in range(len(lengths))]
+    elsewhere = [min(_ELSEWHERE, slots - length) for length in lengths]
+    return [[0] * len(lengths), packed, elsewhere]
+
+
+def _logits(
+    subject: Subject, window: Window, places: Sequence[Sequence[int]], grain: float
+) -> dict[str, tuple[float, float]]:
     """For each example: the error of its logits and what it may be, both relative to their norm."""
 
     def run(each: Window, start: int, length: int) -> Tensor:
@@ -71,17 +80,17 @@ def _logits(subject: Subject, window: Window, places: Sequence[int], grain: floa
         return logits
 
     packed = run(window, 0, len(window.row.input_ids))
-    found, at = {}, 0
+    found, start = {}, 0
     for number, piece in enumerate(window.pieces):
-        runs = [run(_alone(window, piece, place), place, len(piece)) for place in places]
+        runs = [run(_alone(window, piece, at[number]), at[number], len(piece)) for at in places]
         scale = float(runs[0].norm())
         spread = max((float((each - runs[0]).norm()) for each in runs[1:]), default=0.0)
-        error = float((packed[at : at + len(piece)] - runs[0]).norm())
+        error = float((packed[start : start + len(piece)] - runs[0]).norm())
         found[f"logits of example {number} of {len(piece)} tokens"] = (
             error / scale,
             max(_SPREADS * spread / scale, grain),
         )
-        at += len(piece)
+        start += len(piece)
     return found
 
 
@@ -90,7 +99,7 @@ def _gradients(
     model: nn.Module,
     units: Sequence[FSDPModule],
     window: Window,
-    places: Sequence[int],
+    places: Sequence[Sequence[int]],
     grain: float,
     ranks: Ranks,
 ) -> list[tuple[float, float]]:
@@ -102,14 +111,18 @@ def _gradients(
         passes = [subject.batch([each.row]) for each in windows]
         return gradient_of(model, units, passes, targets=targets, ranks=ranks)
 
-    first = of([_alone(window, piece, places[0]) for piece in window.pieces])
+    first = of(_all_alone(window, places[0]))
     spreads = [0.0] * len(first)
-    for place in places[1:]:
-        other = of([_alone(window, piece, place) for piece in window.pieces])
+    for at in places[1:]:
+        other = of(_all_alone(window, at))
         spreads = list(map(max, spreads, distances(other, first, ranks)))
     errors, norms = distances(of([window]), first, ranks), norms_of(first, ranks)
     allowed = [max(_SPREADS * spread, grain) for spread in relative(spreads, norms)]
     return list(zip(relative(errors, norms), allowed, strict=True))
+
+
+def _all_alone(window: Window, places: Sequence[int]) -> list[Window]:
+    return [_alone(window, piece, place) for piece, place in zip(window.pieces, places, strict=True)]
 
 
 def _alone(window: Window, piece: Piece, before: int) -> Window:

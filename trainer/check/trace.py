@@ -114,9 +114,19 @@ def mechanism_of(module: nn.Module) -> str:
         if re.search(pattern, name):
             return mechanism
     if "Attention" in name:
-        window = getattr(module, "sliding_window", None) or getattr(module, WINDOW, None)
-        return "sliding window" if window else "attention"
+        return "sliding window" if _has_window(module) else "attention"
     return "unknown"
+
+
+def _has_window(attention: nn.Module) -> bool:
+    """By its own attribute where it has one, else by what its config says of its layer."""
+    for name in (WINDOW, "sliding_window"):
+        if hasattr(attention, name):
+            return bool(getattr(attention, name))
+    config, number = getattr(attention, "config", None), getattr(attention, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None)
+    in_turn = kinds is None or number is None or kinds[number] == "sliding_attention"
+    return bool(getattr(config, "sliding_window", None)) and in_turn
 
 
 def _of_kernel(name: str) -> str:
