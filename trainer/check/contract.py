@@ -79,6 +79,7 @@ def layout_faults(batch: Batch, windows: Sequence[Window]) -> list[str]:
         ("cu_seqlens", batch.segments.cu_seqlens.cpu()),
         ("cu_seqlens on the host", batch.segments.cu_seqlens_cpu),
         ("the boundaries that layers are handed", batch.segments.boundaries.cpu()),
+        ("the boundaries that layers are handed on the host", batch.segments.boundaries_cpu),
     ):
         said = list(dict.fromkeys(bounds.tolist()))  # unused places repeat the last boundary
         if said != expected:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from trainer.check.equality import Equality
-from trainer.check.gradients import distances, gradient_of, norms_of, relative
+from trainer.check.gradients import distances, norms_of, plain_gradient, relative
 from trainer.check.subject import Subject, at_rest
 from trainer.check.windows import Piece, Window, assemble
 from trainer.ranks import Ranks
@@ -109,7 +109,7 @@ def _gradients(
 
     def of(windows: Sequence[Window]) -> list[Tensor]:
         passes = [subject.batch([each.row]) for each in windows]
-        return gradient_of(model, units, passes, targets=targets, ranks=ranks)
+        return plain_gradient(model, units, passes, divisor=targets, ranks=ranks)
 
     first = of(_all_alone(window, places[0]))
     spreads = [0.0] * len(first)

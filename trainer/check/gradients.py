@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from trainer import step
 from trainer.batch import Batch
+from trainer.parallel import reduce_gradients
 from trainer.ranks import Ranks
 
 
@@ -25,6 +26,17 @@ def gradient_of(
     model.zero_grad(set_to_none=True)
     # Through its module, so that what is checked is what a run calls.
     step.accumulate(model, units, passes, supervised=targets, reduce="pass", device=ranks.device)
+    return take_gradients(model)
+
+
+def plain_gradient(
+    model: nn.Module, units: Sequence[FSDPModule], passes: Sequence[Batch], *, divisor: int, ranks: Ranks
+) -> list[Tensor]:
+    """The gradient of the sum of the losses of these passes ÷ divisor, summed over ranks, without the step of a run: what that is held against."""
+    model.zero_grad(set_to_none=True)
+    reduce_gradients(units, True)
+    for batch in passes:
+        torch.autograd.backward(step.loss_of(model, batch.to(ranks.device)) / divisor)
     return take_gradients(model)
 
 

@@ -20,13 +20,11 @@ from packer.order import StepRows, deal
 from trainer.batch import Batch
 from trainer.check.doubles import Doubles
 from trainer.check.equality import FLOAT64_TOLERANCE, renumbered
-from trainer.check.gradients import distances, gradient_of, norms_of, relative, take_gradients
+from trainer.check.gradients import distances, gradient_of, norms_of, plain_gradient, relative
 from trainer.check.subject import at_rest, rows_to_batch
 from trainer.check.windows import Window
 from trainer.float64 import float32_means_float64
-from trainer.parallel import reduce_gradients
 from trainer.ranks import Ranks
-from trainer.step import loss_of
 
 _SPREADS, _GRAINS = 4.0, 8.0
 
@@ -117,11 +115,8 @@ def _targets(windows: Sequence[Window]) -> int:
 def _by_hand(
     model: nn.Module, units: Sequence[FSDPModule], windows: Sequence[Window], *, divisor: int, ranks: Ranks
 ) -> list[Tensor]:
-    model.zero_grad(set_to_none=True)
-    reduce_gradients(units, True)
-    loss = loss_of(model, rows_to_batch([window.row for window in windows], ranks.device))
-    torch.autograd.backward(loss / divisor)
-    return take_gradients(model)
+    whole = rows_to_batch([window.row for window in windows], ranks.device)
+    return plain_gradient(model, units, [whole], divisor=divisor, ranks=ranks)
 
 
 def _dealt(windows: Sequence[Window], ranks: Ranks, *, micro_rows: int) -> list[Batch]:

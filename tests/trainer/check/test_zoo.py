@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.trainer.check.benches import case_of, deeper, proved, stock_case
 from tests.trainer.check.zoo import (
@@ -20,6 +20,9 @@ from tests.trainer.check.zoo import (
 from tests.trainer.tiny_models import CONFIGS, packed_model
 from trainer import step
 from trainer.check.report import Finding
+from trainer.isolate import register_attention
+from trainer.kernels import attention
+from trainer.segments import Segments
 
 # Every fault in one family in each run of the tests, each family in turn; all pairs under `full`.
 PAIRS = [
@@ -116,17 +119,32 @@ def test_a_loss_that_is_divided_by_the_number_of_passes_is_caught(
     monkeypatch.setattr(step, "accumulate", divided)
     report, _ = proved(case)
     found = failure(report.findings)
-    assert found.name in ("equality", "normalisation")
+    assert found.name == "normalisation"
+    assert "split over passes of 1 and of 2 of 2 rows, the gradient is 0.5 times as large" in found.said
 
 
 def test_a_mean_of_each_pass_in_place_of_its_sum_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = step.accumulate
 
-    def averaged(model: nn.Module, units: object, passes: object, *, supervised: int, **more: object) -> torch.Tensor:
+    def averaged(model: nn.Module, units: object, passes: object, **more: object) -> torch.Tensor:
+        more.pop("supervised")
         for each in passes:  # type: ignore[attr-defined]
             right(model, units, [each], supervised=each.count * len(passes), **more)  # type: ignore[arg-type]
         return torch.zeros(())
 
     case = case_of(packed_model("qwen3", tmp_path), tmp_path)
     monkeypatch.setattr(step, "accumulate", averaged)
-    assert failure(proved(case)[0].findings).name in ("equality", "normalisation")
+    assert failure(proved(case)[0].findings).name == "normalisation"
+
+
+def test_a_kernel_that_is_right_alone_but_not_among_others_is_caught_without_a_leak(tmp_path: Path) -> None:
+    def rounder(q: Tensor, k: Tensor, v: Tensor, *, segments: Segments, scale: float, window: int | None) -> Tensor:
+        right = attention.reference(q, k, v, segments=segments, scale=scale, window=window)
+        return right * 1.001 if segments.num_segments > 7 else right
+
+    case = case_of(packed_model("qwen3", tmp_path), tmp_path)
+    assert case.model is not None
+    case.model.model.set_attn_implementation(register_attention(rounder, "planted"))
+    found = failure(proved(case)[0].findings)
+    assert found.name == "equality"
+    assert "times what rounding explains" in found.where

@@ -205,7 +205,7 @@ def stock_with_cu_seqlens(case: Case) -> Case:
     def cut(batch: Batch) -> Tensor:
         plain = modeling.torch_chunk_gated_delta_rule
 
-        def by_segment(*x: Tensor, g: Tensor, beta: Tensor, **options: object) -> tuple[Tensor, None]:
+        def by_segment(*x: Tensor, g: Tensor, beta: Tensor, **_: object) -> tuple[Tensor, None]:
             parts = [tensor.split(lengths, dim=1) for tensor in (*x, g, beta)]
             made = [
                 plain(q, k, v, g=decay, beta=strength, use_qk_l2norm_in_kernel=True)[0]
