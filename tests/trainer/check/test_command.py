@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.support import ROOT, SAMPLE, TINY, run_module
+from trainer.cli import main
 
 _NAMES = {
     "isolation": {"gradient_leak", "perturbation_leak", "length_leak", "noise_floor"},
@@ -51,13 +54,33 @@ def write_model(folder: Path, config: dict[str, object]) -> None:
         (folder / name).write_bytes((TINY / name).read_bytes())
 
 
-def check(place: Path, *more: str | Path, model: str = "tiny") -> subprocess.CompletedProcess[str]:
-    arguments = ["check", "--shards", place / "packed", "--model", place / model, "--init", "random", *more]
-    return run_module("trainer", arguments, cwd=place, OMP_NUM_THREADS="1")
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def test_a_model_that_passes_is_proved_in_five_named_steps(place: Path) -> None:
-    done = check(place, "--json", "--out", "runs/first")
+@pytest.fixture
+def trainer(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """The command line in this process, run in that folder on its shards with random weights."""
+    monkeypatch.chdir(place)
+
+    def call(command: str, *more: str, model: str = "tiny") -> Done:
+        given = [command, "--shards", "packed", "--model", model, "--init", "random", *more]
+        with pytest.raises(SystemExit) as ended:
+            main(given)
+        said = capsys.readouterr()
+        return Done(returncode=int(ended.value.code or 0), stdout=said.out, stderr=said.err)
+
+    return call
+
+
+Trainer = Callable[..., Done]
+
+
+def test_a_model_that_passes_is_proved_in_five_named_steps(place: Path, trainer: Trainer) -> None:
+    done = trainer("check", "--json", "--out", "runs/first")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["passed"] is True
@@ -81,18 +104,15 @@ def test_a_model_that_passes_is_proved_in_five_named_steps(place: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("done    proved")
 
 
-def test_a_run_takes_the_proof_that_check_left_for_it(place: Path) -> None:
-    (place / "runs").mkdir(exist_ok=True)
-    assert check(place, "--out", "runs/second").returncode == 0
-    arguments = ["run", "--shards", place / "packed", "--model", place / "tiny", "--init", "random", "--steps", "1"]
-    more = ["--rows-per-step", "1", "--out", "runs/second", "--check", "full"]
-    done = run_module("trainer", [*arguments, *more], cwd=place, OMP_NUM_THREADS="1")
+def test_a_run_takes_the_proof_that_check_left_for_it(trainer: Trainer) -> None:
+    assert trainer("check", "--out", "proofs/one").returncode == 0
+    done = trainer("run", "--steps", "1", "--rows-per-step", "1", "--out", "proofs/two", "--check", "full")
     assert done.returncode == 0, done.stderr
     assert "check   isolation was proved before" in done.stdout
 
 
-def test_a_model_as_transformers_runs_it_leaks_and_the_status_says_so(place: Path) -> None:
-    done = check(place, "--as-is")
+def test_a_model_as_transformers_runs_it_leaks_and_the_status_says_so(trainer: Trainer) -> None:
+    done = trainer("check", "--as-is")
     assert done.returncode == 1
     assert "check   isolation     FAILED" in done.stdout
     assert (
@@ -102,7 +122,7 @@ def test_a_model_as_transformers_runs_it_leaks_and_the_status_says_so(place: Pat
     assert done.stdout.splitlines()[-1].startswith("done    not proved: isolation failed")
 
 
-def test_what_run_refuses_is_measured_and_the_truth_told(place: Path) -> None:
+def test_what_run_refuses_is_measured_and_the_truth_told(place: Path, trainer: Trainer) -> None:
     base = json.loads((place / "tiny" / "config.json").read_text())
     plain = {
         "model_type": "llama",
@@ -122,7 +142,7 @@ def test_what_run_refuses_is_measured_and_the_truth_told(place: Path) -> None:
         "factor": 4.0,
     }
     write_model(place / "longrope", {**plain, "rope_parameters": rope})
-    done = check(place, "--json", model="longrope")
+    done = trainer("check", "--json", model="longrope")
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert "longrope depends on the length of the whole row" in report["refused"]
@@ -134,19 +154,19 @@ def test_what_run_refuses_is_measured_and_the_truth_told(place: Path) -> None:
         place / "sinks",
         {**plain, "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "attention_dropout": 0.1},
     )
-    done = check(place, "--json", model="sinks")
+    done = trainer("check", "--json", model="sinks")
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["refused"]
 
 
-def test_a_contract_that_is_broken_is_status_1_and_wrong_use_is_status_2(place: Path) -> None:
+def test_a_contract_that_is_broken_is_status_1_and_wrong_use_is_status_2(place: Path, trainer: Trainer) -> None:
     config = json.loads((place / "tiny" / "config.json").read_text())
     write_model(place / "narrow", {**config, "vocab_size": 300, "pad_token_id": None, "eos_token_id": None})
-    done = check(place, model="narrow")
+    done = trainer("check", model="narrow")
     assert done.returncode == 1
     assert "past the 300 rows of" in done.stdout
     for arguments in (["--kernels", "fused"], ["--kernels", "fast"], ["--shards", "nowhere"]):
-        wrong = check(place, *arguments)
+        wrong = trainer("check", *arguments)
         assert wrong.returncode == 2
         assert [line.split(":")[0] for line in wrong.stderr.splitlines()[-2:]] == ["error", "hint"]
 

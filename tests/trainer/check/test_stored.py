@@ -62,7 +62,8 @@ def test_a_proof_is_found_in_the_run_s_folder_or_beside_it(tmp_path: Path) -> No
     assert find_proof(here, "k", form="quick") == written
     assert find_proof(here, "other", form="quick") is None
     assert find_proof(here, "k", form="full") is None
-    assert find_proof(here, "k", form="quick") == write(here)
+    own = write(here)
+    assert find_proof(here, "k", form="quick") == own
     full = write(beside, form="full")
     assert find_proof(here, "k", form="full") == full
 
