@@ -10,6 +10,7 @@ stands, or one in which a test has planted a fault.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,6 +75,12 @@ def packed_subject(model: PackedModel, device: torch.device) -> Subject:
     for name in ("hidden", "logits"):
         register_fsdp_forward_method(model, name)  # weights are gathered for these as they are for forward
 
+    def without_a_word(method: Callable[..., Tensor], batch: Batch) -> Tensor:
+        # FSDP warns of an output that is a view, for it must not be changed in place: nobody here does.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+            return method(batch.input_ids, batch.position_ids, batch.segments)
+
     def settle() -> None:
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -83,8 +90,8 @@ def packed_subject(model: PackedModel, device: torch.device) -> Subject:
         model=model.model,
         embedding=model.model.get_input_embeddings(),
         blocks=tuple(model.blocks),
-        hidden=lambda batch: model.hidden(batch.input_ids, batch.position_ids, batch.segments),
-        logits=lambda batch: model.logits(batch.input_ids, batch.position_ids, batch.segments),
+        hidden=lambda batch: without_a_word(model.hidden, batch),
+        logits=lambda batch: without_a_word(model.logits, batch),
         batch=lambda rows: rows_to_batch(rows, device),
         settle=settle,
     )

@@ -172,7 +172,7 @@ def test_a_contract_that_is_broken_is_status_1_and_wrong_use_is_status_2(place: 
 
 
 def torchrun(place: Path, *more: str | Path) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = ["check", "--shards", place / "packed", "--model", place / "tiny", "--init", "random", *more]
     return subprocess.run(
         [*launcher, "-m", "trainer", *map(str, arguments)],
