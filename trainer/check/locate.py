@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from trainer.batch import Batch
 from trainer.check.subject import Subject, leaf_embeddings
@@ -85,7 +86,8 @@ def find_forward(
 
 def find_backward(subject: Subject, batch: Batch, *, targets: Tensor) -> Leak | None:
     """The first module through which a gradient runs from its output at the slots `targets` (bool [T]) to embeddings at the others, and which does not
-    receive it so. Every look is a pass of its own: a sharded model's graph does not serve twice."""
+    receive it so. Every look is a pass of its own: a sharded model's graph does not serve twice. Of a sharded model the leaking layer's weights stay
+    whole from then on: nothing is to be trained with it."""
     prefixes = _prefixes(subject)
 
     def points_of(watch: Callable[[str, nn.Module], bool]) -> tuple[list[Point], Tensor]:
@@ -115,6 +117,11 @@ def find_backward(subject: Subject, batch: Batch, *, targets: Tensor) -> Leak | 
         else:
             low = middle + 1
     layer = prefixes[low] if low < len(prefixes) else None
+    if layer is not None:
+        block = subject.blocks[low]
+        if isinstance(block, FSDPModule):
+            # A sharded layer's weights are gathered for a gradient that comes in at its output; these start from inside it.
+            block.set_reshard_after_forward(False)
 
     def inside(path: str, _: nn.Module) -> bool:
         if layer is None:
