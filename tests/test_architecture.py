@@ -21,7 +21,14 @@ ONE_ROOM = {
     "fastokens": {"packer/encoders.py"},
     "jinja2": {"packer/template.py"},
     "ray": {"packer/engine_ray.py"},
-    "click": {"packer/cli.py", "packer/cli_folder.py", "packer/cli_repack.py", "packer/console.py", "trainer/cli.py"},
+    "click": {
+        "packer/cli.py",
+        "packer/cli_folder.py",
+        "packer/cli_repack.py",
+        "packer/console.py",
+        "trainer/cli.py",
+        "trainer/cli_export.py",
+    },
     "rich": {
         "packer/report.py",
         "packer/report_verify.py",

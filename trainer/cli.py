@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
-from pathlib import Path
+from dataclasses import fields
 from typing import TypeVar, get_args
 
 import click
@@ -24,6 +22,7 @@ from packer.console import (
 )
 from packer.errors import UserError
 from trainer import config as options
+from trainer.cli_export import export
 from trainer.config import RunConfig
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -181,6 +180,11 @@ def main() -> None:
 )
 @_option("kernels", _choice(options.Kernels), "auto: fused on a GPU (a missing package is an error), reference on CPU.")
 @_option(
+    "check",
+    _choice(options.Check),
+    "Before the first step: prove what `trainer check` does, isolation alone, or nothing. A stored proof that still holds is taken.",
+)
+@_option(
     "eval_every",
     int,
     "Evaluate every N steps and at the end; 0: never.  [default: at the end, where there are eval rows]",
@@ -222,44 +226,42 @@ def run(dry_run: bool, **values: object) -> int:
     return run_loop(config)
 
 
-@main.command(short_help="A checkpoint as a folder that transformers loads.")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--step", type=int, help="The checkpoint to export.  [default: the newest]")
+@main.command(short_help="Prove on this model and these shards that packing changes nothing.")
+@click.option("--shards", required=True, help="Folder that `packer build` wrote.")
+@_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@_option("init", _choice(options.Init), "Its weights, or random ones made with --seed.")
+@_option("dtype", _choice(options.Dtype), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
+@_option("kernels", _choice(options.Kernels), "As `run` would take them: auto, fused or reference.")
+@_option("seed", int, "Of random weights.")
 @click.option(
-    "-o", "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; it must be new or empty."
+    "--tokenizer-check/--no-tokenizer-check",
+    "tokenizer_check",
+    default=_DEFAULTS["tokenizer_check"],
+    help="Fail where the model's tokenizer.json is not the one that made the shards.",
 )
+@click.option("--as-is", is_flag=True, help="Measure the model as transformers alone runs it, from position ids.")
+@click.option("--out", help="A run's folder to leave check.json in: `run` then need not prove it again.")
 @click.option(
-    "--dtype",
-    type=click.Choice(["auto", "bf16", "fp16", "fp32"]),
-    default="auto",
-    help="Of the weights; auto: what the base model's config says, else fp32.",
+    "--json", "as_json", is_flag=True, help="The report as JSON on standard output, all else on standard error."
 )
-@click.option(
-    "--like-base",
-    is_flag=True,
-    help="The base model's own files, with what was trained replaced and all else (a vision tower) as it was.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
-def export(run: Path, step: int | None, out: Path, dtype: str, like_base: bool, as_json: bool) -> None:
-    """Writes weights, config, tokenizer, chat template and generation config of a run, for AutoModelForCausalLM and AutoTokenizer:
+@config_option
+def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
+    """Proves that no example sees another in its row and that each computes what it computes alone; status 1 names the layer that leaks.
 
     \b
-      trainer export runs/first -o models/first
-      trainer export runs/first --step 100 --dtype bf16 -o models/first-100
-    """
-    from trainer.export import export as write
+      trainer check --shards data/packed --model Qwen/Qwen3.5-0.8B
+      torchrun --nproc-per-node 8 -m trainer check --shards data/packed --out runs/first
 
-    done = write(run, out, step=step, dtype=dtype, like_base=like_base)
-    if as_json:
-        click.echo(json.dumps({**asdict(done), "folder": str(done.folder)}))
-        return
-    kept = f", {done.copied:,} of them as in the base model" if done.copied else ""
-    click.echo(
-        printable(
-            f"done    {done.folder}: {run} after step {done.step:,}, {done.tensors:,} tensors{kept} "
-            f"in {done.dtype or 'the dtypes of the base model'}, {done.nbytes / 1e6:,.1f} MB in {done.files:,} file{'s' if done.files > 1 else ''}"
-        )
-    )
+    In order, ending at the first that fails: contract, isolation, equality, normalisation, labels. The rows it computes on are small ones, cut from
+    the real ones.
+    """
+    config = RunConfig(**values, steps=1, eval_every=0)  # type: ignore[arg-type]  # click has checked each option's type
+    from trainer.check.command import check as prove
+
+    return prove(config, as_is=as_is, json=as_json, out=out)
+
+
+main.add_command(export)
 
 
 def _dry_run(config: RunConfig) -> int:

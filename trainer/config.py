@@ -24,6 +24,7 @@ Reduce = Literal["pass", "step"]
 LossWeighting = Literal["token", "example"]
 NonFinite = Literal["stop", "skip"]
 Kernels = Literal["auto", "fused", "reference"]
+Check = Literal["full", "quick", "off"]
 
 _WORDS = {
     "init": Init,
@@ -35,6 +36,7 @@ _WORDS = {
     "loss_weighting": LossWeighting,
     "non_finite": NonFinite,
     "kernels": Kernels,
+    "check": Check,
 }
 _AT_LEAST_ONE = ("steps", "epochs", "rows_per_step", "micro_rows", "replicas", "log_every")
 # Of what seeds a generator; the other counts stay where products of two of them fit 64 bits.
@@ -78,6 +80,7 @@ class RunConfig:
     cpu_offload: bool = False
     compile: bool = False
     kernels: Kernels = "auto"
+    check: Check = "quick"
     eval_every: int | None = None
     save_every: int = 0
     keep: int = 0

@@ -18,6 +18,7 @@ from packer.errors import UserError
 from packer.manifest import Manifest
 from trainer import checkpoint
 from trainer.batch import Shape
+from trainer.check.at_start import check_at_start
 from trainer.companions import keep_companions
 from trainer.config import RunConfig
 from trainer.metrics import MetricsFile
@@ -83,6 +84,9 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
         say(label, text)
     if config.cpu_offload and not offloaded:
         say("note", "--cpu-offload does nothing here: on a CPU all lies in the host's memory anyway")
+    check_at_start(
+        prepared, model, units, dtype=DTYPES[config.dtype], config_digest=config_digest, ranks=ranks, say=say
+    )
     optimizer = make_optimizer(model, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
     saved = None if found is None else _go_back(prepared, model, optimizer, found, config_digest, ranks, say)
     start = 0 if saved is None else saved.step

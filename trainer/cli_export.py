@@ -1,0 +1,51 @@
+"""`trainer export` on the command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from packer.console import printable
+
+
+@click.command(short_help="A checkpoint as a folder that transformers loads.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--step", type=int, help="The checkpoint to export.  [default: the newest]")
+@click.option(
+    "-o", "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; it must be new or empty."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "bf16", "fp16", "fp32"]),
+    default="auto",
+    help="Of the weights; auto: what the base model's config says, else fp32.",
+)
+@click.option(
+    "--like-base",
+    is_flag=True,
+    help="The base model's own files, with what was trained replaced and all else (a vision tower) as it was.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def export(run: Path, step: int | None, out: Path, dtype: str, like_base: bool, as_json: bool) -> None:
+    """Writes weights, config, tokenizer, chat template and generation config of a run, for AutoModelForCausalLM and AutoTokenizer:
+
+    \b
+      trainer export runs/first -o models/first
+      trainer export runs/first --step 100 --dtype bf16 -o models/first-100
+    """
+    from trainer.export import export as write
+
+    done = write(run, out, step=step, dtype=dtype, like_base=like_base)
+    if as_json:
+        click.echo(json.dumps({**asdict(done), "folder": str(done.folder)}))
+        return
+    kept = f", {done.copied:,} of them as in the base model" if done.copied else ""
+    click.echo(
+        printable(
+            f"done    {done.folder}: {run} after step {done.step:,}, {done.tensors:,} tensors{kept} "
+            f"in {done.dtype or 'the dtypes of the base model'}, {done.nbytes / 1e6:,.1f} MB in {done.files:,} file{'s' if done.files > 1 else ''}"
+        )
+    )
