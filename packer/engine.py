@@ -137,17 +137,18 @@ class LocalEngine:
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             self._stop = self._context.Event()
-            start = partial(_start, self._folder, self._stop)
+            start = partial(_start, self._folder, self._stop, os.getpid())
             self._pool = ProcessPoolExecutor(self._workers, mp_context=self._context, initializer=start)
         return self._pool
 
 
-def _start(folder: Path, stop: Event) -> None:
+def _start(folder: Path, stop: Event, parent: int) -> None:
     # The processes are the parallelism; threads of the encoder inside each would only fight over the same cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # Ctrl-C reaches every process of a terminal; the parent answers for all.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(), stop), daemon=True).start()
+    # Not os.getppid(): a parent killed while this process was still importing is gone already, and another stands in its place.
+    threading.Thread(target=_end_with, args=(parent, stop), daemon=True).start()
     # Held until the process ends.
     _at_work.enter_context(at_work(folder))
 
