@@ -684,6 +684,15 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 
 
+def test_a_worker_whose_parent_died_before_it_began_ends_all_the_same(tmp_path: Path) -> None:
+    code = (
+        "import threading, time; from pathlib import Path; from packer.engine import _start\n"
+        f"_start(Path({str(tmp_path)!r}), threading.Event(), {2**22 + 1}); time.sleep(60); print('alive')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (1, "")
+
+
 def test_ctrl_c_is_one_word(tmp_path: Path) -> None:
     command = long_build(tmp_path)
     process = subprocess.Popen(

@@ -15,14 +15,22 @@ from packer.schema import RowBatch
 from packer.shards import Corpus
 from tests.support import SAMPLE, TINY
 
-COLUMNS = [field.name for field in fields(RowBatch)]
+CAPACITY = 4096
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[1, 64], ids=["plain", "aligned"])
+def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     out = tmp_path_factory.mktemp("readers") / "packed"
     packer.build(
-        BuildConfig(datasets=(str(SAMPLE),), tokenizer=str(TINY), capacity=4096, out=out, shard_rows=16, workers=1)
+        BuildConfig(
+            datasets=(str(SAMPLE),),
+            tokenizer=str(TINY),
+            capacity=CAPACITY,
+            align=request.param,
+            out=out,
+            shard_rows=16,
+            workers=1,
+        )
     )
     return out
 
@@ -33,12 +41,17 @@ def shards(corpus: Corpus) -> list[str]:
     return paths
 
 
+def columns(corpus: Corpus) -> list[str]:
+    """A shard's columns: example_lens only where examples are aligned."""
+    return [field.name for field in fields(RowBatch) if field.name != "example_lens" or corpus.manifest.align > 1]
+
+
 def equal_to_ours(corpus: Corpus, rows: Iterable[dict[str, object]]) -> None:
     """Every column of every row, by value and in order."""
-    count = 0
+    count, names = 0, columns(corpus)
     for ours, theirs in zip(corpus, rows, strict=True):
-        assert sorted(theirs) == sorted(COLUMNS)
-        for name in COLUMNS:
+        assert sorted(theirs) == sorted(names)
+        for name in names:
             assert np.array_equal(np.asarray(theirs[name]), np.asarray(getattr(ours, name))), (count, name)
         count += 1
     assert count == len(corpus)
@@ -48,8 +61,8 @@ def test_polars_reads_the_rows(folder: Path) -> None:
     polars = pytest.importorskip("polars")
     corpus = packer.open(folder)
     frame = polars.concat([polars.read_ipc(path) for path in shards(corpus)])
-    assert frame.schema["input_ids"] == polars.Array(polars.Int32, 4096)
-    assert frame.schema["loss_mask"] == polars.Array(polars.Boolean, 4096)
+    assert frame.schema["input_ids"] == polars.Array(polars.Int32, CAPACITY)
+    assert frame.schema["loss_mask"] == polars.Array(polars.Boolean, CAPACITY)
     equal_to_ours(corpus, frame.iter_rows(named=True))
 
 
@@ -62,8 +75,9 @@ def test_duckdb_queries_the_rows(folder: Path) -> None:
     connection = duckdb.connect()
     connection.register("packed", rows)
     connection.execute("SET threads = 1")  # rows then come in the order of the files
-    found = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM packed").fetchall()
-    equal_to_ours(corpus, (dict(zip(COLUMNS, row, strict=True)) for row in found))
+    names = columns(corpus)
+    found = connection.execute(f"SELECT {', '.join(names)} FROM packed").fetchall()
+    equal_to_ours(corpus, (dict(zip(names, row, strict=True)) for row in found))
     targets = connection.execute("SELECT sum(num_supervised) FROM packed WHERE num_examples > 0").fetchone()
     assert targets == (corpus.info.supervised_tokens,)
 
