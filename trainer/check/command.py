@@ -106,7 +106,7 @@ def _contract(prepared: Prepared, say: Say) -> Finding:
         manifest = corpus.manifest
         said = (
             f"{len(rows)} of {len(corpus):,} rows obey the format, ids below {text.vocab_size:,}, examples of at most {manifest.max_example_len:,} tokens, "
-            "the tokenizer is the model's"
+            f"{'the tokenizer is the model’s' if not notes else 'and what the notes say'}"
         )
     except UserError as error:
         passed, notes, where, advice = False, [], error.message, error.hint

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from packer.types import Row
+from tests.trainer.check.benches import SLOTS
 from trainer.batch import Batch
 from trainer.check.proof import Case
 from trainer.isolate import register_attention
@@ -191,9 +192,6 @@ def stretched_positions(case: Case) -> Case:
 
     rotary.forward = forward
     return case
-
-
-SLOTS = 320
 
 
 def stock_with_cu_seqlens(case: Case) -> Case:
