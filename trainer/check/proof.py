@@ -132,7 +132,7 @@ class _Proof:
         if not exact.passed:
             return False, _equal(exact), f"{exact.worst} differs by {exact.worst_ratio * exact.tolerance:.3g}", _UNEQUAL
         near = self.training = equality_in_training(
-            case.subject, model, case.units, case.windows[1], dtype=case.dtype, ranks=case.ranks
+            case.subject, model, case.units, case.windows[0], dtype=case.dtype, ranks=case.ranks
         )
         said = f"{_equal(exact)}; {_equal(near)}"
         where = f"in {near.dtype}, {near.worst} differs by {near.worst_ratio:.3g} times what rounding explains"
