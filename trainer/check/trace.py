@@ -36,7 +36,7 @@ _CLASSES = (
     (r"Mamba|SSM|RecurrentBlock|RWKV|Rwkv", "scan"),
 )
 GLOBAL_KERNEL = re.compile(r"(^|_)(conv1d_fn|delta_rule|(chunk|selective)\w*scan\w*)$")
-_OWN_KERNEL = re.compile(r"^(delta|conv|scan)$|conv1d_fn$|delta_rule$|_scan\w*$")
+_OWN_KERNEL = re.compile(r"^(delta|conv|scan)_kernel$|conv1d_fn$|delta_rule$|_scan\w*$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +94,7 @@ def traced(
     with ExitStack() as stack:
         chosen = [module for module, path in names.items() if watch(path, module)]
         for holder, name, kernel in _kernels(chosen) if kernels else []:
-            setattr(holder, name, watched(kernel, name))
+            setattr(holder, name, watched(kernel, name.removesuffix("_kernel")))
             stack.callback(setattr, holder, name, kernel)
         for module in chosen:
             stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)

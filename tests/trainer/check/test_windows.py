@@ -16,7 +16,8 @@ from trainer.check.windows import assemble, cut_windows, owners
 
 
 def broken(row: Row) -> tuple[int, str] | None:
-    columns = {field.name: np.asarray(getattr(row, field.name))[None] for field in dataclasses.fields(RowBatch)}
+    columns = {field.name: getattr(row, field.name) for field in dataclasses.fields(RowBatch)}
+    columns = {name: np.asarray(value)[None] for name, value in columns.items() if value is not None}
     return broken_rule(RowBatch(**columns), pad_id=0, vocab_size=97)
 
 

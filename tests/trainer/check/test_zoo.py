@@ -112,8 +112,8 @@ def test_a_loss_that_is_divided_by_the_number_of_passes_is_caught(
 ) -> None:
     right = step.accumulate
 
-    def divided(model: nn.Module, units: object, passes: object, *, supervised: int, **more: object) -> torch.Tensor:
-        return right(model, units, passes, supervised=supervised * len(passes), **more)  # type: ignore[arg-type]
+    def divided(model: nn.Module, units: object, passes: object, *, denominator: int, **more: object) -> torch.Tensor:
+        return right(model, units, passes, denominator=denominator * len(passes), **more)  # type: ignore[arg-type]
 
     case = case_of(packed_model(family, tmp_path), tmp_path)
     monkeypatch.setattr(step, "accumulate", divided)
@@ -127,9 +127,9 @@ def test_a_mean_of_each_pass_in_place_of_its_sum_is_caught(tmp_path: Path, monke
     right = step.accumulate
 
     def averaged(model: nn.Module, units: object, passes: object, **more: object) -> torch.Tensor:
-        more.pop("supervised")
+        more.pop("denominator")
         for each in passes:  # type: ignore[attr-defined]
-            right(model, units, [each], supervised=each.count * len(passes), **more)  # type: ignore[arg-type]
+            right(model, units, [each], denominator=each.count * len(passes), **more)  # type: ignore[arg-type]
         return torch.zeros(())
 
     case = case_of(packed_model("qwen3", tmp_path), tmp_path)

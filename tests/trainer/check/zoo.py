@@ -125,7 +125,7 @@ def _with_attention(case: Case, kernel: Callable[..., Tensor], layer: int | None
 def delta_that_sees(seen: Seen) -> Callable[[Case], Case]:
     def plant(case: Case) -> Case:
         for module in _layers_with(case, "delta"):
-            module.delta = lambda *x, segments: delta.reference(*x, segments=seen(segments))  # type: ignore[assignment]
+            module.delta_kernel = lambda *x, segments: delta.reference(*x, segments=seen(segments))  # type: ignore[assignment]
         return case
 
     return plant
@@ -134,7 +134,7 @@ def delta_that_sees(seen: Seen) -> Callable[[Case], Case]:
 def conv_that_sees(seen: Seen) -> Callable[[Case], Case]:
     def plant(case: Case) -> Case:
         for module in _layers_with(case, "conv"):
-            module.conv = lambda *x, segments: conv.reference(*x, segments=seen(segments))  # type: ignore[assignment]
+            module.conv_kernel = lambda *x, segments: conv.reference(*x, segments=seen(segments))  # type: ignore[assignment]
         return case
 
     return plant
@@ -142,7 +142,7 @@ def conv_that_sees(seen: Seen) -> Callable[[Case], Case]:
 
 def _layers_with(case: Case, kernel: str) -> list[nn.Module]:
     assert case.model is not None
-    return [module for module in case.model.modules() if kernel in vars(module)]
+    return [module for module in case.model.modules() if f"{kernel}_kernel" in vars(module)]
 
 
 def batch_that_is(wrong: Callable[[Batch, Sequence[Row]], Batch]) -> Callable[[Case], Case]:
