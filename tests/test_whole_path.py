@@ -49,9 +49,12 @@ def test_the_sample_becomes_a_model_that_has_learnt(tmp_path: Path) -> None:
     assert np.mean(found[-3:]) < found[0] - 1.0
 
 
-@pytest.mark.parametrize("capacity", [2048, pytest.param(8192, marks=pytest.mark.full)])
+# A step with Qwen's vocabulary takes seconds on a CPU: a few show that the loss falls.
+@pytest.mark.parametrize(
+    ("capacity", "steps", "fall"), [(2048, 6, 0.5), pytest.param(8192, 20, 2.0, marks=pytest.mark.full)]
+)
 def test_real_rows_become_shards_and_train_the_tiny_hybrid(
-    tmp_path: Path, real_rows: Path, qwen3: Path, capacity: int
+    tmp_path: Path, real_rows: Path, qwen3: Path, capacity: int, steps: int, fall: float
 ) -> None:
     build(tmp_path, real_rows, "--tokenizer", qwen3, "--capacity", str(capacity))
     corpus = packer.open(tmp_path / "packed")
@@ -80,7 +83,7 @@ def test_real_rows_become_shards_and_train_the_tiny_hybrid(
         eos_token_id=corpus.manifest.stop_ids[0],
     )
     (model / "config.json").write_text(json.dumps(settings))
-    found = train(tmp_path, "--model", model, "--steps", "20", "--rows-per-step", "1", "--lr", "3e-3")
-    assert len(found) == 20
+    found = train(tmp_path, "--model", model, "--steps", str(steps), "--rows-per-step", "1", "--lr", "3e-3")
+    assert len(found) == steps
     assert found[0] == pytest.approx(np.log(corpus.manifest.vocab_size), abs=0.5)
-    assert np.mean(found[-5:]) < found[0] - 2.0
+    assert np.mean(found[-steps // 4 :]) < found[0] - fall

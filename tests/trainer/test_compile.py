@@ -73,7 +73,9 @@ def test_machine_code_gives_the_same_gradients_and_one_set_of_graphs(tmp_path: P
     compare(name, tmp_path, "none", 5e-6)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_5", "lfm2", "bamba"])
+@pytest.mark.parametrize(
+    "name", ["qwen3_5", "lfm2", *(pytest.param(name, marks=pytest.mark.full) for name in ("qwen3", "bamba"))]
+)
 def test_layers_of_one_kind_share_their_graphs(tmp_path: Path, name: str) -> None:
     """With a graph a layer, a model of many layers would take hours to compile."""
     made = {}
@@ -95,7 +97,10 @@ def test_layers_of_one_kind_share_their_graphs(tmp_path: Path, name: str) -> Non
     assert made[2] == made[6] > 0
 
 
-@pytest.mark.parametrize(("weighting", "checkpointing"), [("token", "full"), ("example", "selective")])
+@pytest.mark.parametrize(
+    ("weighting", "checkpointing"),
+    [pytest.param("token", "full", marks=pytest.mark.full), ("example", "selective")],
+)
 def test_a_compiled_run_logs_the_same_losses_and_no_recompiles(
     tmp_path: Path, weighting: str, checkpointing: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,7 +112,13 @@ def test_metrics_that_cannot_be_written_end_a_run_in_two_lines_and_a_checkpoint(
 
 
 def test_a_closed_terminal_saves_first(folder: Path) -> None:
-    process = started(options(folder, "hangup", save_every=0, steps=4000))
+    before = signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # the tests themselves may run under nohup, which is inherited
+    try:
+        process = started(options(folder, "hangup", save_every=0, steps=4000))
+    finally:
+        signal.signal(signal.SIGHUP, before)
     await_path(folder / "hangup" / "metrics.jsonl", process)
     while not losses(folder, "hangup"):
         time.sleep(0.01)
