@@ -28,7 +28,7 @@ from trainer.config import RunConfig
 from trainer.kernels import resolve
 from trainer.library import read_config
 from trainer.model import PackedModel, plan_model, try_out
-from trainer.parallel import shard
+from trainer.parallel import DTYPES, master_dtype, shard
 from trainer.prepare import Prepared, prepare
 from trainer.ranks import Ranks, start_ranks
 from trainer.say import Say, printer
@@ -142,7 +142,7 @@ def _load(prepared: Prepared, ranks: Ranks) -> tuple[PackedModel | None, Sequenc
             prepared.model,
             init=config.init,
             seed=config.seed,
-            dtype=torch.float32,
+            dtype=master_dtype(_dtype(prepared)),
             kernels=config.kernels,
             device=ranks.device,
             vocab_at_least=max(manifest.max_token_id, manifest.pad_id) + 1,
@@ -217,4 +217,4 @@ def _stock_case(prepared: Prepared, ranks: Ranks, say: Say, *, refused: str) -> 
 
 
 def _dtype(prepared: Prepared) -> torch.dtype:
-    return torch.bfloat16 if prepared.config.dtype == "bf16" else torch.float32
+    return DTYPES[prepared.config.dtype]
