@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from packer.errors import UserError
 from tests.trainer.tiny_models import CONFIGS, VOCABULARY, examples, packed_model, write_config
 from trainer.isolation import pack
-from trainer.model import Init, PackedModel, load_model
+from trainer.model import Init, PackedModel, load_model, plan_model
 from trainer.refuse import decoder_blocks
 
 LLAMA = CONFIGS["llama"]
@@ -167,7 +167,16 @@ def test_the_loss_is_the_library_s_own_on_one_segment(tmp_path: Path) -> None:
 
 def test_there_are_as_many_blocks_as_decoder_layers(tmp_path: Path) -> None:
     for name, config in CONFIGS.items():
-        assert len(packed_model(name, tmp_path).blocks) == config["num_hidden_layers"]
+        packed, _ = plan_model(
+            write_config(tmp_path / name, config),
+            init="random",
+            seed=0,
+            dtype=torch.float32,
+            kernels="auto",
+            device="cpu",
+            vocab_at_least=VOCABULARY,
+        )
+        assert len(packed.blocks) == config["num_hidden_layers"]
 
 
 def saved_llama(folder: Path) -> Path:
