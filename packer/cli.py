@@ -12,6 +12,7 @@ import click
 from packer import __version__
 from packer.cli_folder import FOLDER_COMMANDS
 from packer.cli_repack import repack
+from packer.cli_values import segments, share
 from packer.console import Commands, cache_option, config_option, context_settings, resolved_toml
 from packer.errors import UserError
 
@@ -31,15 +32,6 @@ def main() -> None:
 main.add_command(repack)
 
 
-def _share(text: str, option: str) -> Fraction:
-    """A share such as "1%", "0.01" or "1/100", exactly."""
-    try:
-        number = Fraction(text.strip().removesuffix("%").strip())
-    except (ValueError, ZeroDivisionError):
-        raise UserError(f"{option} {text}: not a share", f"write it as {option} 1% or {option} 0.01") from None
-    return number / 100 if text.strip().endswith("%") else number
-
-
 def _weighted(text: str) -> tuple[str, Fraction]:
     name, equals, weight = text.rpartition("=")
     if not equals or not name:
@@ -57,15 +49,6 @@ def _date(text: object) -> datetime.date | None:
         return datetime.date.fromisoformat(str(text))
     except ValueError:
         raise UserError(f"--template-date {text}: not a date", "write it as --template-date 2026-01-31") from None
-
-
-def _segments(text: str) -> int | None:
-    """ "auto" → None, otherwise a number."""
-    if text.strip().lower() == "auto":
-        return None
-    if not (text.strip().isascii() and text.strip().isdecimal()):
-        raise UserError(f"--max-segments {text}: must be auto or a number", "try --max-segments auto")
-    return int(text)
 
 
 @main.command()
@@ -176,9 +159,9 @@ def build(
     config = BuildConfig(
         datasets=dataset,
         out=Path(out),
-        eval_fraction=_share(str(options.pop("eval_fraction")), "--eval-fraction"),
-        max_loss=_share(str(options.pop("max_loss")), "--max-loss"),
-        max_segments=_segments(str(options.pop("max_segments"))),
+        eval_fraction=share(str(options.pop("eval_fraction")), "--eval-fraction"),
+        max_loss=share(str(options.pop("max_loss")), "--max-loss"),
+        max_segments=segments(str(options.pop("max_segments"))),
         template_date=_date(options.pop("template_date")),
         mix=tuple(_weighted(text) for text in mix),
         **options,  # type: ignore[arg-type]  # click has converted each to the field's type

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from pathlib import Path
 
 import click
 
+from packer.cli_values import segments, share
 from packer.console import config_option
-from packer.errors import UserError
 
 
 @click.command()
@@ -51,29 +50,13 @@ def repack(path: Path, quiet: bool, max_loss: str, max_segments: str | None, **o
     from packer.repacking import repack as run_repack
     from packer.report import print_build
 
+    wanted = None if max_segments is None else segments(max_segments)
     config = RepackConfig(
         source=path,
-        max_loss=_share(max_loss),
-        max_segments=_segments(max_segments),
+        max_loss=share(max_loss, "--max-loss"),
+        max_segments="auto" if max_segments is not None and wanted is None else wanted,
         **options,  # type: ignore[arg-type]  # click has converted each to the field's type
     )
     manifest = run_repack(config, console_progress(quiet=quiet))
     if not quiet:
         print_build(manifest, config.out)
-
-
-def _share(text: str) -> Fraction:
-    try:
-        number = Fraction(text.strip().removesuffix("%").strip())
-    except (ValueError, ZeroDivisionError):
-        raise UserError(f"--max-loss {text}: not a share", "write it as --max-loss 1% or --max-loss 0.01") from None
-    return number / 100 if text.strip().endswith("%") else number
-
-
-def _segments(text: str | None) -> str | int | None:
-    word = text.strip().lower() if text is not None else None
-    if word is None or word == "auto":
-        return word
-    if not (word.isascii() and word.isdecimal()):
-        raise UserError(f"--max-segments {text}: must be auto or a number", "try --max-segments auto")
-    return int(word)

@@ -76,11 +76,6 @@ def default_cache() -> Path:
     return Path("~/.cache/packer").expanduser()
 
 
-def is_address(place: str | Path) -> bool:
-    """Whether a place is one for fsspec, and not a path."""
-    return isinstance(place, str) and "://" in place
-
-
 class Mirror:
     """One published folder and its mirror here. Safe to use from several threads, and beside other processes with the same cache."""
 

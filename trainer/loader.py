@@ -1,6 +1,6 @@
 """The rows of each step, read ahead of the model by a thread.
 
-A thread, not processes: it reads 530 million tokens a second from the memory map, and worker processes were 4 to 33 times slower. What goes
+A thread, not processes: rows come from a memory map, and worker processes were 4 to 33 times slower. What goes
 wrong in it is raised by `Prefetch.get` in the main thread. Every row that is read is held against the format; every shard's digest is verified
 once, in the background, when one of its rows is first used.
 
