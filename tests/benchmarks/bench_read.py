@@ -26,6 +26,7 @@ CONTENDERS = {
     "packer": "packer",
     "litdata": "litdata",
     "streaming": "streaming",
+    "streaming, iterated": "streaming",
     "streaming, local": "streaming",
     "datasets": "datasets",
     "packer, ids": "packer",
