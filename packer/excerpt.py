@@ -25,15 +25,16 @@ from packer.tokenizer import Tokenizer, load_tokenizer
 from packer.types import Row
 from packer.units import Unit, units
 
-_DECODED_BYTES = 280_000
-_DRAWN_ROWS, _DRAWN_EXAMPLES, _MOST_DRAWN = 4, 48, 160
-_ORIGIN_CHARACTERS = 100
+_DECODED_BYTES = 260_000
+_DRAWN_ROWS, _DRAWN_EXAMPLES, _MOST_DRAWN = 4, 48, 128
+_ORIGIN_CHARACTERS = 60
 # Of what is shown of an example that is too long, the share that its beginning gets.
 _HEAD = 0.75
 # Of a row's bytes, those that the list of its segments leaves to their text.
-_TEXT = 0.4
-# Of a unit in JSON.
+_TEXT = 0.75
+# Of a unit in JSON; of the parts of a segment beside their units.
 _COMMAS = 2
+_PARTS_BYTES = 140
 TARGET, CONTROL = 1, 2
 
 
@@ -102,7 +103,7 @@ def take(corpus: Corpus) -> Excerpt:
 
 
 def buffers(corpus: Corpus) -> Buffers:
-    """The first rows, at most 4, until they hold 48 examples; of the last no more than make 160 in all."""
+    """The first rows, at most 4, until they hold 48 examples; of the last no more than make 128 in all."""
     lanes: list[Lane] = []
     count = more = 0
     for number in range(min(_DRAWN_ROWS, len(corpus))):
@@ -184,6 +185,7 @@ class _Decoder:
     def _fill(self, row: Row, segment: Segment, most_bytes: int) -> int:
         """Decodes as much of an example as fits; the bytes that it took."""
         ids = row.input_ids[segment["start"] : segment["start"] + segment["tokens"]]
+        most_bytes -= _PARTS_BYTES
         head, taken = self._within(iter(units(self._tokenizer, ids, 0, len(ids))), most_bytes)
         shown = sum(len(unit.ids) for unit in head)
         if shown == len(ids):
@@ -196,14 +198,13 @@ class _Decoder:
             tail = list(units(self._tokenizer, ids, first, len(ids)))
             while tail and "\ufffd" in tail[0].text:
                 first += len(tail.pop(0).ids)
-            tail, more = self._within(reversed(tail), most_bytes - taken)
+            tail, _ = self._within(reversed(tail), most_bytes - taken)
             tail.reverse()
             kept = [(0, head), (len(ids) - sum(len(unit.ids) for unit in tail), tail)]
-            taken += more
         mask = row.loss_mask[segment["start"] : segment["start"] + segment["tokens"]]
         segment["parts"] = [self._part(at, run, mask) for at, run in kept if run]
         segment["left_out"] = len(ids) - sum(len(unit.ids) for _, run in kept for unit in run)
-        return taken
+        return _bytes(segment["parts"])
 
     @staticmethod
     def _within(run: Iterator[Unit], most_bytes: int) -> tuple[list[Unit], int]:

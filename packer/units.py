@@ -28,12 +28,26 @@ def units(tokenizer: Tokenizer, ids: Int32Array, start: int, end: int) -> Iterat
     """Tokens [start, end) of an example's ids [n], in order, each in exactly one unit."""
     at = start
     while at < end:
-        most = min(at + _MOST_TOKENS, end)
-        size = next(
-            (size for size in range(1, most - at + 1) if _BROKEN not in _text(tokenizer, ids, at, at + size)), 1
-        )
-        yield Unit(text=_text(tokenizer, ids, at, at + size), ids=tuple(ids[at : at + size].tolist()))
+        text, size = _text(tokenizer, ids, at, at + 1), 1
+        if _BROKEN in text:
+            texts = [_text(tokenizer, ids, at, to) for to in range(at + 1, min(at + _MOST_TOKENS, end) + 1)]
+            size = _whole(tokenizer, ids, at, texts)
+            text = texts[size - 1]
+        yield Unit(text=text, ids=tuple(ids[at : at + size].tolist()))
         at += size
+
+
+def _whole(tokenizer: Tokenizer, ids: Int32Array, at: int, texts: list[str]) -> int:
+    """How many tokens from `at` on make whole characters, the fewest; 1 where none do. texts: of 1, 2, … tokens."""
+    for size, text in enumerate(texts, start=1):
+        if _BROKEN not in text:
+            return size
+    if tokenizer.byte_lengths is not None:
+        # The sign for a broken character may stand in the data: it has as many bytes as its tokens.
+        for size, text in enumerate(texts, start=1):
+            if len(text.encode()) == int(tokenizer.byte_lengths[ids[at : at + size]].sum()):
+                return size
+    return 1
 
 
 def _text(tokenizer: Tokenizer, ids: Int32Array, start: int, end: int) -> str:

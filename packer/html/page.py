@@ -26,8 +26,8 @@ from packer.files import write_text
 from packer.html.parts import environment
 from packer.html.svg import element, hatch
 
-# What could end or change the meaning of a script element, line ends of JavaScript that JSON knows not, and lone halves of a character.
-_UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+# What could end or change the meaning of a script element, what turns the order of the source as an editor shows it, and lone halves of a character.
+_UNSAFE = re.compile("[<>&\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
