@@ -150,7 +150,7 @@ def _cards(loss: Loss, ladder: Sequence[Rung]) -> Markup:
 def _held_out(loss: Loss) -> Markup:
     differences, margin = loss["difference_per_seed"], loss["margin"]
     rows = [
-        [str(number + 1), f"{padded:.4f}", f"{packed:.4f}", f"{difference:+.4f}"]
+        [str(number), f"{padded:.4f}", f"{packed:.4f}", f"{difference:+.4f}"]
         for number, (padded, packed, difference) in enumerate(
             zip(loss["padded"]["per_seed"], loss["packed"]["per_seed"], differences, strict=True)
         )
@@ -158,7 +158,7 @@ def _held_out(loss: Loss) -> Markup:
     low, high = loss["interval_95"] or (None, None)
     ranges = [Interval(label="mean difference, 95% interval", middle=_mean(differences), low=low, high=high)]
     ranges += [
-        Interval(label=f"seed {number + 1}", middle=difference, low=None, high=None, style="padded")
+        Interval(label=f"seed {number}", middle=difference, low=None, high=None, style="padded")
         for number, difference in enumerate(differences)
     ]
     known = [
