@@ -125,7 +125,7 @@ def waiting(stats: Stats) -> Markup:
                         ],
                         end=1,
                         label=f"{label}: {share(shares[name])} of the ranks' time is waiting",
-                        thick=12 if len(work) <= 8 else 6,
+                        thick=9 if len(work) <= 8 else 6,
                     ),
                     title=f"{label}: {share(shares[name])} of the ranks' time is waiting",
                     note="The mean pass: a line a rank"

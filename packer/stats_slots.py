@@ -23,6 +23,7 @@ SHORT_BASELINES = {
     "longest": "every example to the capacity",
 }
 _MOST_REASONS = 20
+_MOST_TIMES = 3
 
 
 def buffers(excerpt: Excerpt, capacity: int) -> Markup:
@@ -54,7 +55,9 @@ def buffers(excerpt: Excerpt, capacity: int) -> Markup:
     return Markup(
         '<figure id="buffers">{}{}<p class="block-said" aria-live="polite">{}</p><p class="note">{}</p></figure>'
     ).format(
-        legend(("block", "examples, each in one colour"), ("pad", "padding: computed, but nothing is learned from it")),
+        legend(
+            ("blocks", "examples, each in one colour"), ("pad", "padding: computed, but nothing is learned from it")
+        ),
         Markup().join(pictures),
         said,
         note,
@@ -140,7 +143,13 @@ def saved(stats: Stats) -> Markup:
         (SHORT_BASELINES[name], one.batches, one.slots, share(stats.savings[name].fewer_slots))
         for name, one in stats.baselines.items()
     ]
-    end = max(size for _, _, size, _ in ways)
+    # One example a row can take many times as many slots: beside it all else would be a sliver.
+    longest, most = ways[-1][2], max(size for _, _, size, _ in ways[:-1])
+    drawn_ways, note = ways, ""
+    if longest > _MOST_TIMES * most:
+        drawn_ways = ways[:-1]
+        note = f"{ways[-1][0].capitalize()}: {longest:,} slots, {longest / slots:.1f} times those of the packed rows; too many to draw."
+    end = max(size for _, _, size, _ in drawn_ways)
     drawn = bars(
         [
             Bar(
@@ -153,7 +162,7 @@ def saved(stats: Stats) -> Markup:
                 ),
                 value=f"{size:,}",
             )
-            for label, _, size, fewer in ways
+            for label, _, size, fewer in drawn_ways
         ],
         end=end,
         label=f"Slots of the same {train.tokens:,} tokens: packed {slots:,}, and padded in four ways",
@@ -164,7 +173,7 @@ def saved(stats: Stats) -> Markup:
     ]
     return Markup("{}{}{}").format(
         legend(("packed", "tokens, packed"), ("padded", "the same tokens, padded"), ("pad", "padding")),
-        figure(drawn, title="Slots that have to be computed"),
+        figure(drawn, title="Slots that have to be computed", note=note),
         table(
             ["", "batches or rows", "slots", "padding", "packed: fewer slots"],
             rows,

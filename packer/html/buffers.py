@@ -17,7 +17,7 @@ from packer.html.svg import chart, element, percent
 _TINTS = 5
 _THICK = 16
 _GAP = 2
-_BETWEEN = 12  # lines of batches
+_BETWEEN = 12  # lines of batches of several lanes
 
 
 def flow(
@@ -31,7 +31,7 @@ def flow(
     for batch in batches:
         slots = max(lane.slots for lane in batch)
         if x and x + slots > width:
-            x, y, tallest = 0.0, y + tallest + _BETWEEN, 0
+            x, y, tallest = 0.0, y + tallest + (_BETWEEN if tallest > _THICK else _GAP + 2), 0
         for number, lane in enumerate(batch):
             drawn += _lane(lane, x, y + number * (_THICK + _GAP), width, tints, origins)
         tallest = max(tallest, len(batch) * (_THICK + _GAP) - _GAP)

@@ -63,7 +63,7 @@ FAULTS = r"""
   };
   const checked = new Set();
   for (const element of document.querySelectorAll("body *")) {
-    if (["SCRIPT", "STYLE", "TITLE", "title", "OPTION"].includes(element.tagName) || !seen(element)) continue;
+    if (["SCRIPT", "STYLE", "TITLE", "title", "OPTION"].includes(element.tagName) || !seen(element) || element.closest(".hidden")) continue;
     if (![...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())) continue;
     const style = getComputedStyle(element);
     const inside = element.namespaceURI.endsWith("svg");

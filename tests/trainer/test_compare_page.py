@@ -44,7 +44,7 @@ def test_the_verdict_says_what_the_document_does(equivalent: bool | None, starts
     assert verdict(found["loss"]).startswith(starts)
     html = compare_page(found)
     assert starts in html.replace("&#39;", "'")
-    assert f"<b>{card}</b>" in html
+    assert f"<dd>{card}</dd>" in html
 
 
 def test_what_was_not_measured_is_said_and_breaks_nothing() -> None:

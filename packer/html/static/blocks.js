@@ -15,6 +15,6 @@
     said.textContent = block.querySelector("title").textContent;
   };
   for (const kind of ["pointerover", "click"]) {
-    place.addEventListener(kind, (event) => mark(event.target.closest(".block")));
+    place.addEventListener(kind, (event) => mark(event.target.closest(".block[data-example]")));
   }
 })();
