@@ -16,9 +16,9 @@ from packer.html.parts import View, figure, legend, table, views
 from packer.stats import SplitStats, Stats
 
 BALANCES = {
-    "off": "off: dealt at random",
-    "batch": "batch: by cost within a step",
-    "window": "window: by cost in 16 steps",
+    "off": "off (dealt at random)",
+    "batch": "batch (by cost within a step)",
+    "window": "window (by cost within 16 steps)",
 }
 
 

@@ -126,7 +126,7 @@ def ledger(stats: Stats) -> Markup:
         legend(*entries),
         Markup().join(drawn),
         table(
-            ["", "conversations", "of those read", "tokens", "of those encoded"],
+            ["", "conversations", "of read", "tokens", "of encoded"],
             rows,
             caption="The ledger",
             foot=line("read", conversations["read"], tokens["encoded"]),

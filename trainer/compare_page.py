@@ -10,72 +10,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NotRequired, TypedDict
+from dataclasses import replace
+from typing import cast
 
 from markupsafe import Markup
 
 from packer.html.charts import Bar, Part, bars
 from packer.html.lines import Curve, Interval, curves, intervals
 from packer.html.page import Page, Section, render
-from packer.html.parts import Card, cards, facts, figure, legend, paragraph, table
+from packer.html.parts import Card, View, cards, facts, figure, legend, paragraph, table, views
+from trainer.compare_document import Document, Loss, Run, Rung
 
 _MOST_CURVES = 42
 _UNKNOWN = "not measured"
 
 
-class Rung(TypedDict):
-    """One way to train: what it reached, and its ratio to the first rung."""
-
-    name: str
-    useful_tokens_per_s: float | None
-    slots_per_useful: float | None
-    steps: int | None
-    ops_per_useful_token: float | None
-    graphs_compiled: int | None
-    peak_memory_bytes: int | None
-    ratio: float | None
-
-
-class Held(TypedDict):
-    """Held-out loss over seeds."""
-
-    mean: float
-    std: float | None
-    per_seed: list[float]
-
-
-class Loss(TypedDict):
-    """difference_per_seed: packed less padded. equivalent: None with fewer than 3 seeds."""
-
-    padded: Held
-    packed: Held
-    difference_per_seed: list[float]
-    interval_95: list[float] | None
-    margin: float | None
-    replicate_floor: float | None
-    equivalent: bool | None
-
-
-class Run(TypedDict):
-    """The loss of one run at some of its steps."""
-
-    seed: int
-    steps: list[int]
-    loss: list[float | None]
-
-
-class Document(TypedDict):
-    """What `trainer compare --json` prints. curves: by rung. setting: versions, model, corpus, whatever a reader needs to do it again."""
-
-    ladder: list[Rung]
-    loss: Loss
-    curves: NotRequired[dict[str, list[Run]]]
-    setting: NotRequired[Mapping[str, object]]
-
-
-def compare_page(document: Document) -> str:
-    """One self-contained HTML document; raises KeyError where the document lacks what `trainer compare --json` has."""
-    loss, ladder = document["loss"], document["ladder"]
+def compare_page(document: Mapping[str, object]) -> str:
+    """One self-contained HTML page. document: as `trainer.compare_document.Document` has it; raises KeyError where it lacks what that demands."""
+    found = cast("Document", document)
+    loss, ladder = found["loss"], found["ladder"]
     sections = [
         Section(
             key="held-out",
@@ -91,9 +44,9 @@ def compare_page(document: Document) -> str:
             lead="Useful tokens are those of examples; padding is not counted, however fast it is computed.",
         ),
     ]
-    if runs := document.get("curves"):
+    if runs := found.get("curves"):
         sections.insert(0, Section(key="curves", title="Loss by step", short="Curves", body=_curves(runs)))
-    if setting := document.get("setting"):
+    if setting := found.get("setting"):
         sections.append(
             Section(
                 key="setting",
@@ -158,7 +111,7 @@ def _held_out(loss: Loss) -> Markup:
     low, high = loss["interval_95"] or (None, None)
     ranges = [Interval(label="mean difference, 95% interval", middle=_mean(differences), low=low, high=high)]
     ranges += [
-        Interval(label=f"seed {number}", middle=difference, low=None, high=None, style="padded")
+        Interval(label=f"seed {number}", middle=difference, low=None, high=None, style="one")
         for number, difference in enumerate(differences)
     ]
     known = [
@@ -238,15 +191,29 @@ def _curves(runs: Mapping[str, Sequence[Run]]) -> Markup:
                 )
                 ends.append([label, f"{points[0][1]:.4f}", f"{points[-1][1]:.4f}", f"{points[-1][0]:,.0f}"])
     left = len(drawn) - _MOST_CURVES
-    return Markup("{}{}").format(
+    drawn = drawn[:_MOST_CURVES]
+    middle = max((curve.x[-1] for curve in drawn), default=0.0) / 2
+    note = "A line a seed." + (f" {left} more are only in the table." if left > 0 else "")
+    second = [part for part in (_from(curve, middle) for curve in drawn) if part is not None]
+    choices = [
+        View(
+            label=name,
+            body=figure(curves(shown, label=f"Training loss, {name}", x_name="step"), title="Training loss", note=note),
+        )
+        for name, shown in (("all steps", drawn), ("second half", second))
+    ]
+    behind = table(["", "first loss", "last loss", "last step"], ends, caption="Ends of the curves")
+    return Markup("{}{}<details><summary>The numbers as a table</summary>{}</details>").format(
         legend(*((f"line line-{style % 7}", name) for style, name in enumerate(runs))),
-        figure(
-            curves(drawn[:_MOST_CURVES], label="Training loss by step of every rung and seed", x_name="step"),
-            title="Training loss",
-            note="A line a seed." + (f" {left} more are only in the table." if left > 0 else ""),
-            behind=table(["", "first loss", "last loss", "last step"], ends, caption="Ends of the curves"),
-        ),
+        views(*choices, key="steps", legend="Steps"),
+        behind,
     )
+
+
+def _from(curve: Curve, first: float) -> Curve | None:
+    """The places from `first` on, on a scale of their own."""
+    kept = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x >= first]
+    return replace(curve, x=tuple(x for x, _ in kept), y=tuple(y for _, y in kept)) if kept else None
 
 
 def _style(rung: Rung) -> str:

@@ -94,7 +94,7 @@ def intervals(rows: Sequence[Interval], *, margin: float | None, label: str, uni
     """Ranges around 0, beside the band of ± margin within which a difference counts for nothing."""
     ends = [abs(value) for row in rows for value in (row.middle, row.low, row.high) if value is not None]
     end = max([*ends, margin or 0.0]) * 1.15 or 1.0
-    step = 34
+    step = 40
     height = len(rows) * step + 26
 
     def x(value: float) -> str:
@@ -117,11 +117,11 @@ def intervals(rows: Sequence[Interval], *, margin: float | None, label: str, uni
         title = element("title", f"{row.label}: {row.middle:+.4g} {unit}")
         drawn.append(element("text", row.label, x="0", y=y, class_="name"))
         if row.low is not None and row.high is not None:
-            drawn.append(element("line", x1=x(row.low), x2=x(row.high), y1=y + 10, y2=y + 10, class_="range"))
+            drawn.append(element("line", x1=x(row.low), x2=x(row.high), y1=y + 14, y2=y + 14, class_="range"))
             drawn += [
-                element("line", x1=x(at), x2=x(at), y1=y + 5, y2=y + 15, class_="range") for at in (row.low, row.high)
+                element("line", x1=x(at), x2=x(at), y1=y + 9, y2=y + 19, class_="range") for at in (row.low, row.high)
             ]
-        drawn.append(element("circle", title, cx=x(row.middle), cy=y + 10, r=4.5, class_=f"dot {row.style}"))
+        drawn.append(element("circle", title, cx=x(row.middle), cy=y + 14, r=4.5, class_=f"dot {row.style}"))
     return chart(*drawn, height=height, label=label)
 
 

@@ -36,7 +36,7 @@ FAULTS = r"""
     if (svg.getAttribute("aria-hidden") !== "true" && svg.getAttribute("role") !== "img") faults.push("an svg that is neither a picture nor hidden");
   }
   for (const figure of document.querySelectorAll("figure")) {
-    if (figure.querySelector("svg") && figure.id !== "buffers" && !figure.querySelector("details table") && !figure.parentElement.querySelector("table")) {
+    if (figure.querySelector("svg") && figure.id !== "buffers" && !figure.querySelector("details table") && !(figure.closest(".views") ?? figure).parentElement.querySelector("table")) {
       faults.push(`no table behind a chart: ${figure.textContent.slice(0, 60)}`);
     }
   }
@@ -45,9 +45,9 @@ FAULTS = r"""
     for (const th of table.querySelectorAll("th")) if (!th.scope) faults.push(`th without scope: ${th.textContent}`);
   }
   let level = 0;
-  for (const heading of document.querySelectorAll("h1, h2, h3, h4")) {
+  for (const heading of document.querySelectorAll("h1, h2, h3, h4, h5, h6")) {
     const now = Number(heading.tagName[1]);
-    if (now > level + 1 && !(level === 2 && now === 4)) faults.push(`h${now} after h${level}`);
+    if (now > level + 1) faults.push(`h${now} after h${level}`);
     level = now;
   }
 

@@ -24,7 +24,7 @@ def test_it_renders_quietly_is_accessible_and_fits_the_screen(look, page_file: P
     opened = look(page_file, width=width, dark=dark)
     assert opened.complaints == []
     assert opened.requests == [page_file.as_uri()]
-    assert opened.page.locator("polyline.curve").count() == 12
+    assert opened.page.locator(".view-1 polyline.curve").count() == 12
     assert "Equivalent" in opened.page.locator(".lead").inner_text()
     opened.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     assert faults(opened.page) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from trainer.compare_page import Document, Run, Rung
+from trainer.compare_document import Document, Run, Rung
 
 RUNGS = ("padded, 4 a batch", "padded, grouped by length", "packed, plain", "packed")
 

@@ -80,7 +80,7 @@
   const drawSegment = (segment, place) => {
     const article = make("article", "segment");
     article.id = `segment-${place}`;
-    const heading = make("h4", "", segment.example === null ? "Padding" : `Example ${number(segment.example)}`);
+    const heading = make("h3", "", segment.example === null ? "Padding" : `Example ${number(segment.example)}`);
     article.append(heading);
     const facts = make("p", "facts-line");
     if (segment.example === null) {
