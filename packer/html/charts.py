@@ -19,6 +19,7 @@ _HEIGHT = 200
 _TOP = 34  # for the names of the marks
 _BOTTOM = 24
 _LINE = 15
+_SLIVER = 0.004
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +115,8 @@ def _parts(parts: Sequence[Part], end: float, y: float, thick: int) -> list[Mark
     for part in parts:
         if part.size > 0:
             title = [element("title", part.title)] if part.title else []
+            # The edge in the ground's colour would hide what is narrower than itself.
+            thin = " sliver" if part.size < _SLIVER * end else ""
             drawn.append(
                 element(
                     "rect",
@@ -122,7 +125,7 @@ def _parts(parts: Sequence[Part], end: float, y: float, thick: int) -> list[Mark
                     y=y,
                     width=percent(part.size / end),
                     height=thick,
-                    class_=f"bar {part.style}",
+                    class_=f"bar {part.style}{thin}",
                 )
             )
             at += part.size
