@@ -12,7 +12,7 @@ from packer.excerpt import take
 from packer.stats import measure
 from packer.stats_page import stats_page
 from tests.browser.accessible import faults, wider_than_the_screen
-from tests.packer.hostile import TEXTS, hostile_folder
+from tests.packer.hostile import TEXTS, TOKEN, hostile_folder
 from tests.support import SAMPLE, TINY
 
 
@@ -163,21 +163,28 @@ def test_targets_are_marked_and_are_those_of_the_mask(look, page_file: Path) -> 
 
 def test_search_finds_text_over_tokens_and_rows(look, page_file: Path) -> None:
     page = look(page_file).page
-    page.locator("#search-text").fill("ASSISTANT\n".strip())
+    page.locator("#search-text").fill("<|im_START|>System")
     found = page.locator("#search-found")
     assert "matches" in found.inner_text()
     total = int(found.inner_text().split()[0].replace(",", ""))
-    assert total > 5
-    page.keyboard.press("Enter")
-    assert found.inner_text() == f"match 1 of {total}"
-    assert page.locator(".hit-now").first.is_visible()
-    assert page.locator(".hit-now").first.inner_text().lower().startswith("assistant"[:4])
-    start = page.locator("#row-choice").input_value()
-    for _ in range(total - 1):
-        page.keyboard.press("Enter")
-        if page.locator("#row-choice").input_value() != start:
-            break
-    assert page.locator("#row-choice").input_value() != start
+    assert total > 1
+    stops = page.evaluate(
+        """total => Array.from({ length: total }, () => {
+            document.getElementById("search").requestSubmit();
+            const marked = [...document.querySelectorAll(".hit-now")];
+            return [
+                document.getElementById("search-found").textContent,
+                marked.map(one => one.textContent).join(""),
+                document.getElementById("row-choice").value,
+                marked[0].dataset.at,
+            ];
+        })""",
+        total,
+    )
+    assert [said for said, _, _, _ in stops] == [f"match {number + 1} of {total}" for number in range(total)]
+    assert all("<|im_start|>system" in marked for _, marked, _, _ in stops)
+    assert len({(row, at) for _, _, row, at in stops}) == total
+    assert len({row for _, _, row, _ in stops}) > 1
     page.locator("#search-text").fill("no such text anywhere")
     assert found.inner_text() == "no match"
     assert page.locator(".hit").count() == 0
@@ -195,11 +202,12 @@ def test_without_scripts_the_page_still_tells_its_numbers(browser, page_file: Pa
 def test_nothing_of_a_hostile_data_set_runs_loads_or_turns_the_page_around(look, hostile_file: Path) -> None:
     opened = look(hostile_file)
     page = opened.page
-    shown = ""
+    shown, tokens = "", set()
     for place in range(page.locator("#row-choice option").count()):
         page.locator("#row-choice").select_option(str(place))
         page.locator("#row-text .t").first.hover()
         shown += page.evaluate("document.getElementById('row-text').textContent")
+        tokens |= set(page.locator("#row-text .t").all_text_contents())
     page.locator("#search-text").fill("<script>")
     page.keyboard.press("Enter")
     page.wait_for_timeout(200)
@@ -211,6 +219,10 @@ def test_nothing_of_a_hostile_data_set_runs_loads_or_turns_the_page_around(look,
         == 0
     )
     assert page.evaluate("document.querySelectorAll('script:not([type])').length") == 2
+    assert page.evaluate("document.querySelectorAll('bdi *, .t *').length") == page.evaluate(
+        "document.querySelectorAll('bdi .esc, .t .esc, .t .end').length"
+    )
+    assert TOKEN in tokens
     # The texts are there to be read, as they are.
     for text in ("</script><script>window.ran = 1</script>", "<img src=x onerror='window.ran = 1'>", "{{ 7 * 7 }}"):
         assert text in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import packer
@@ -22,18 +23,37 @@ TEXTS = (
     "javascript:window.ran=1 data:text/html,<script>window.ran=1</script>",
     "-- <|im_start|>system and </s> spelled out",
 )
+# One token: no cut between tokens takes it apart.
+TOKEN = "<img src=x onerror=window.ran=1>"
 NAME = "<img src=x onerror=window.ran=1> \u202egnp.jsonl"
 SOURCE = "</script><script>window.ran=1</script>{{ 7*7 }}\u202e" + "<b>" * 60
 
 
+def hostile_tokenizer(place: Path) -> Path:
+    """The sample's, with a token that is a whole hostile element."""
+    folder = Path(shutil.copytree(TINY, place / "tokenizer"))
+    path = folder / "tokenizer.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    last = document["added_tokens"][-1]
+    document["added_tokens"].append({**last, "id": last["id"] + 1, "content": TOKEN})
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return folder
+
+
 def hostile_folder(place: Path, *, copies: int = 1, capacity: int = 512, segments: int | None = None) -> Path:
     """Built as any other folder; then the manifest's source is renamed, since no file can have a slash in its name."""
-    rows = [chat(text, f"{text} {number}", text, text) for number in range(copies) for text in TEXTS]
+    rows = [chat(text, f"{text} {number}", text, text) for number in range(copies) for text in (*TEXTS, TOKEN)]
     source = write_jsonl(place / NAME, rows)
     out = place / "packed"
     packer.build(
         BuildConfig(
-            datasets=(str(source),), tokenizer=str(TINY), capacity=capacity, out=out, workers=1, max_segments=segments
+            datasets=(str(source),),
+            tokenizer=str(hostile_tokenizer(place)),
+            control_tokens="keep",
+            capacity=capacity,
+            out=out,
+            workers=1,
+            max_segments=segments,
         )
     )
 
@@ -43,8 +63,3 @@ def hostile_folder(place: Path, *, copies: int = 1, capacity: int = 512, segment
 
     edit_manifest(out, change)
     return out
-
-
-def reasons_of(folder: Path) -> dict[str, int]:
-    """The ledger of conversations as the manifest has it."""
-    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["ledger"]["conversations"]
