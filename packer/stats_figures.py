@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from markupsafe import Markup
 
 from packer.distributions import Histogram
-from packer.html.axes import share
+from packer.html.axes import plural, share
 from packer.html.charts import Bar, Mark, Part, bars, histogram, lanes
 from packer.html.parts import View, figure, legend, table, views
 from packer.stats import SplitStats, Stats
@@ -152,7 +152,7 @@ def waiting(stats: Stats) -> Markup:
         table(
             ["share of the ranks' time spent waiting", *BALANCES],
             rows,
-            caption=f"{found.ranks:,} ranks, {found.rows_per_step:,} rows a step, {found.steps:,} steps simulated",
+            caption=f"{plural(found.ranks, 'rank')}, {plural(found.rows_per_step, 'row')} a step, {plural(found.steps, 'step')} simulated",
         ),
     )
 

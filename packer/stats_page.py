@@ -14,7 +14,7 @@ from packer import stats_figures as figures
 from packer import stats_slots as slots
 from packer.console import printable
 from packer.excerpt import Excerpt
-from packer.html.axes import share
+from packer.html.axes import plural, share
 from packer.html.page import Page, Section, render
 from packer.html.parts import Card, cards, environment, facts, paragraph, table
 from packer.stats import RECIPE_EXAMPLES, Stats
@@ -28,7 +28,7 @@ def stats_page(stats: Stats, excerpt: Excerpt, *, name: str) -> str:
     train = stats.splits["train"]
     page = Page(
         title=f"Packed rows: {_short(name)}",
-        lead=f"{train.examples:,} examples, {train.tokens:,} tokens, in {train.rows:,} rows of {train.capacity:,} slots each.",
+        lead=f"{plural(train.examples, 'example')}, {plural(train.tokens, 'token')}, in {plural(train.rows, 'row')} of {train.capacity:,} slots each.",
         facts=_cards(stats),
         sections=[
             Section(
@@ -63,7 +63,7 @@ def stats_page(stats: Stats, excerpt: Excerpt, *, name: str) -> str:
             Section(
                 key="decoded",
                 title="Rows, decoded",
-                lead=f"{len(excerpt.rows)} rows of the train split: the first ones, and those with the most and the fewest tokens, segments and targets. "
+                lead=f"{plural(len(excerpt.rows), 'row')} of the train split: the first ones, and those with the most and the fewest tokens, segments and targets. "
                 "Of long examples the beginning and the end.",
                 body=Markup(environment().get_template("rows.html.jinja").render(rows=excerpt.rows)),
             ),
@@ -101,7 +101,7 @@ def _ledger(stats: Stats) -> Markup:
         weight = f", weight {source.weight}" if source.weight != "1" else ""
         files = f", {len(source.files):,} files" if len(source.files) > 1 else ""
         pairs[f"source {number + 1}" if len(manifest.sources) > 1 else "source"] = (
-            f"{_short(f'{source.name} {source.split}'.rstrip())}: {source.conversations:,} conversations{files}{_short(weight)}"
+            f"{_short(f'{source.name} {source.split}'.rstrip())}: {plural(source.conversations, 'conversation')}{files}{_short(weight)}"
         )
     if len(manifest.sources) > _MOST_SOURCES:
         pairs["more sources"] = f"{len(manifest.sources) - _MOST_SOURCES:,}"

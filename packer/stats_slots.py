@@ -11,7 +11,7 @@ from packer.buffers import Batch, Buffers
 from packer.console import printable
 from packer.excerpt import Excerpt
 from packer.html import buffers as drawing
-from packer.html.axes import share
+from packer.html.axes import plural, share
 from packer.html.charts import Bar, Part, bars
 from packer.html.parts import figure, legend, table
 from packer.stats import Stats
@@ -38,15 +38,16 @@ def buffers(excerpt: Excerpt, capacity: int) -> Markup:
     ):
         slots = sum(lane.slots for batch in batches for lane in batch)
         tokens = sum(lane.tokens for batch in batches for lane in batch)
-        count = f"{len(batches)} {one if len(batches) == 1 else many}"
-        facts = f"{count}, {slots:,} slots, {share(1 - tokens / slots)} padding"
+        facts = (
+            f"{len(batches)} {one if len(batches) == 1 else many}, {slots:,} slots, {share(1 - tokens / slots)} padding"
+        )
         pictures.append(Markup('<p class="buffer-title">{} <span>{}</span></p>').format(title, facts))
         pictures.append(
             drawing.flow(batches, width=capacity, tints=tints, origins=excerpt.origins, label=f"{title}: {facts}")
         )
     rows = len(shown.packed)
     note = (
-        f"The {len(tints)} examples of the first {f'{rows} rows' if rows > 1 else 'row'} of the split, drawn twice on one scale: as wide as a row of "
+        f"The {plural(len(tints), 'example')} of the first {f'{rows} rows' if rows > 1 else 'row'} of the split, drawn twice on one scale: as wide as a row of "
         f"{capacity:,} slots."
     )
     if shown.more:

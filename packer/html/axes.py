@@ -29,6 +29,15 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
+def plural(number: int, word: str) -> str:
+    """A number of things.
+
+    >>> plural(1, "row"), plural(1200, "row")
+    ('1 row', '1,200 rows')
+    """
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def share(value: float) -> str:
     """A share for a person: 51.3%, 0.02%, and never 100% or 0% for what is not quite that.
 

@@ -66,8 +66,7 @@ def histogram(
     top = max(counts)
     floor, height = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
     across, inside = [], []
-    rise = ticks(top, most=4)
-    for value in rise:
+    for value in (value for value in ticks(top, most=4) if value == int(value)):
         y = round(floor - height * value / max(top, 1), 1)
         across.append(element("text", short(value), x="100%", y=y + 4, class_="tick", text_anchor="end"))
         inside.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid" if value else "axis"))

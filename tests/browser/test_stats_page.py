@@ -254,3 +254,31 @@ def test_a_hostile_page_is_accessible_and_fits_too(look, hostile_file: Path, wid
     page = look(hostile_file, width=width).page
     assert faults(page) == []
     assert wider_than_the_screen(page) == 0
+
+
+def test_right_to_left_text_runs_as_it_should_and_stays_in_its_line(look, hostile_file: Path) -> None:
+    """Where each token stands: those of an Arabic sentence from right to left, those of the English behind it from left to right."""
+    page = look(hostile_file).page
+    rows = page.locator("#row-choice option").count()
+    for place in range(rows):
+        page.locator("#row-choice").select_option(str(place))
+        if "مرحبا" in page.locator("#row-text").inner_text():
+            break
+    starts = page.evaluate(
+        """() => {
+            const body = [...document.querySelectorAll(".text")].find(one => one.textContent.includes("مرحبا"));
+            return [...body.querySelectorAll(".t")].map(one => [one.textContent, one.getBoundingClientRect().left, one.getBoundingClientRect().top]);
+        }"""
+    )
+    first = next(place for place, (text, _, _) in enumerate(starts) if any("\u0600" <= one <= "\u06ff" for one in text))
+    arabic = []
+    for text, left, top in starts[first:]:
+        if not any("\u0600" <= one <= "\u06ff" for one in text) or top != starts[first][2]:
+            break
+        arabic.append(left)
+    assert len(arabic) > 2
+    assert arabic == sorted(arabic, reverse=True)
+    latin = [
+        left for text, left, top in starts[first:] if top == starts[first][2] and text.strip() in ("latin", "again")
+    ]
+    assert latin == sorted(latin)
