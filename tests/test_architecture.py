@@ -10,8 +10,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", "console", "files"}
-PURE = ("plan", "exact_fill", "heuristics", "waiting", "layout", "order", "ledger", "savings", "schema", "types")
+SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", "console", "files", "html"}
+PURE = (
+    "plan",
+    "exact_fill",
+    "heuristics",
+    "waiting",
+    "layout",
+    "order",
+    "ledger",
+    "savings",
+    "schema",
+    "types",
+    "distributions",
+    "buffers",
+    "row_choice",
+)
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
     "fsspec": {"packer/source.py", "packer/readers.py", "packer/store.py"},
@@ -19,7 +33,14 @@ ONE_ROOM = {
     "tokenizers": {"packer/tokenizer.py", "packer/encoders.py"},
     "splintr": {"packer/encoders.py"},
     "fastokens": {"packer/encoders.py"},
-    "jinja2": {"packer/template.py"},
+    "jinja2": {"packer/template.py", "packer/html"},
+    "markupsafe": {
+        "packer/html",
+        "packer/stats_page.py",
+        "packer/stats_figures.py",
+        "packer/stats_slots.py",
+        "trainer/compare_page.py",
+    },
     "ray": {"packer/engine_ray.py"},
     "click": {
         "packer/cli.py",
@@ -34,6 +55,7 @@ ONE_ROOM = {
         "packer/report_verify.py",
         "packer/report_inspect.py",
         "packer/report_diff.py",
+        "packer/report_stats.py",
         "packer/terminal.py",
         "packer/progress.py",
     },
