@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", "console", "files"}
+SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", "console", "files", "examples"}
 PURE = ("plan", "exact_fill", "heuristics", "waiting", "layout", "order", "ledger", "savings", "schema", "types")
 ONE_ROOM = {
     "datasets": {"packer/source.py"},

@@ -26,6 +26,7 @@ from packer.order import Deal, StepRows, deal
 from packer.shards import Corpus, check_row
 from packer.types import Int64Array, Row
 from trainer.batch import Batch, Shape, make_batch
+from trainer.by_source import Sources
 from trainer.prepare import Counts, Prepared, row_list
 
 _Item = TypeVar("_Item")
@@ -105,21 +106,38 @@ def _read_row(corpus: Corpus, number: int) -> Row:
     return row
 
 
-def read_pass(corpus: Corpus, rows: Int64Array, weights: np.ndarray, *, shape: Shape, pin: bool) -> Batch:
+def read_pass(
+    corpus: Corpus, rows: Int64Array, weights: np.ndarray, *, shape: Shape, pin: bool, sources: Sources | None = None
+) -> Batch:
     """Reads and checks the M rows of one pass; raises UserError with shard and row where one breaks a rule of the format."""
     read = [_read_row(corpus, int(number)) for number in rows]
-    return make_batch(read, numbers=rows.tolist(), weights=weights.tolist(), shape=shape, pin=pin)
+    told_apart = (
+        ()
+        if sources is None
+        else [sources.of_row(row, where=corpus.where(int(number))) for number, row in zip(rows, read, strict=True)]
+    )
+    return make_batch(read, numbers=rows.tolist(), weights=weights.tolist(), shape=shape, pin=pin, sources=told_apart)
 
 
 def read_steps(
-    plans: Iterator[StepPlan], corpus: Corpus, *, rank: int, shape: Shape, pin: bool, check: ShardCheck
+    plans: Iterator[StepPlan],
+    corpus: Corpus,
+    *,
+    rank: int,
+    shape: Shape,
+    pin: bool,
+    check: ShardCheck,
+    sources: Sources | None = None,
 ) -> Iterator[StepWork]:
-    """The work of one rank, step by step."""
+    """The work of one rank, step by step. sources: those of the corpus where the shape tells them apart."""
     for plan in _fetched_ahead(plans, corpus, rank):
         check.touch(plan.rows)
         passes = zip(plan.deal.rows[:, rank], plan.deal.weights[:, rank], strict=True)
         yield StepWork(
-            plan=plan, passes=tuple(read_pass(corpus, rows, weights, shape=shape, pin=pin) for rows, weights in passes)
+            plan=plan,
+            passes=tuple(
+                read_pass(corpus, rows, weights, shape=shape, pin=pin, sources=sources) for rows, weights in passes
+            ),
         )
 
 

@@ -18,6 +18,7 @@ import torch
 
 from packer.errors import UserError
 from trainer.bad_steps import BadSteps
+from trainer.by_source import SourceWindow
 from trainer.config import RunConfig, warmup_steps
 from trainer.evaluate import Evaluation
 from trainer.flops import flops_of, peak_flops
@@ -86,6 +87,7 @@ class _Loop:
         self.bad = BadSteps(torch.device("cpu") if self.config.cpu_offload else self.ranks.device)
         self.told = 0  # how many of them have been told of
         self.keeper = Keeper(ready, self.bad)
+        self.sources = None if ready.sources is None else SourceWindow(ready.sources, self.ranks.device)
 
     def train(self) -> int:
         """Makes the steps that are left; returns the exit status."""
@@ -95,7 +97,9 @@ class _Loop:
         )
         check = ShardCheck(corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
         pin = ranks.device.type == "cuda"
-        work = read_steps(plans, corpus, rank=ranks.rank, shape=ready.shape, pin=pin, check=check)
+        work = read_steps(
+            plans, corpus, rank=ranks.rank, shape=ready.shape, pin=pin, check=check, sources=ready.sources
+        )
         evaluation = self._evaluation()
         try:
             with Interrupts() as interrupts, Prefetch(work, depth=_READ_AHEAD) as ahead:
@@ -160,6 +164,8 @@ class _Loop:
         self.within_step, self.done = False, step + 1
         self.bad.add(step, result.finite)
         self.window.add(work, waited_s=waited)
+        if self.sources is not None and result.source_sums is not None:
+            self.sources.add(work.passes, result.source_sums)
         if step == ready.start or (step + 1) % config.log_every == 0 or step + 1 == self.steps:
             self._log(work, result, rate)
         return 0
@@ -185,6 +191,14 @@ class _Loop:
         epoch = round(min(done * order.rows_per_step, order.positions) / order.rows, 6)
         skipped = self.ready.skipped + self.bad.count
         metrics = self.window.close(work, result, epoch=epoch, lr=rate, skipped=skipped, ranks=self.ranks)
+        if self.sources is not None:
+            found = self.sources.close(self.ranks)
+            metrics = dataclasses.replace(
+                metrics,
+                loss_by_source=found.loss,
+                useful_tokens_by_source=found.useful_tokens,
+                supervised_tokens_by_source=found.supervised_tokens,
+            )
         self.last_loss = metrics.loss
         self._write(lambda file: file.add_step(metrics))
         self.say("", step_line(metrics, steps=self.steps))
@@ -217,12 +231,15 @@ class _Loop:
         config, began, last = self.config, time.perf_counter(), done == self.steps
         if evaluation is not None and (last or (config.eval_every and done % config.eval_every == 0)):
             graphs = graphs_compiled()
-            loss = evaluation.loss(self.ready.model, self.ready.units)
+            loss, found = evaluation.losses(self.ready.model, self.ready.units)
             if not self.evaluated:
                 self.window.expect(graphs_compiled() - graphs)
             self.evaluated = True
             supervised = evaluation.supervised
-            self._write(lambda file: file.add_eval(step=done, eval_loss=loss, eval_supervised_tokens=supervised))
+            more = {} if found is None else {"eval_loss_by_source": found.loss}
+            self._write(
+                lambda file: file.add_eval(step=done, eval_loss=loss, eval_supervised_tokens=supervised, **more)
+            )
             self.say(
                 "", f"step {done}/{self.steps}  eval loss {loss:.4f} over {evaluation.supervised:,} supervised tokens"
             )

@@ -79,15 +79,23 @@ class PackedModel(nn.Module):
         targets: Tensor,
         count: int,
         target_weights: Tensor | None = None,
+        each: Tensor | None = None,
     ) -> Tensor:
         """Σ cross-entropy of predicting targets[i] from the token at positions[i], i < count: a scalar, float32 (float64 in a float64 model).
 
         input_ids, position_ids int64 [1, T]; positions, targets int64 [K] of one length for the whole run. target_weights float64 [K]: gives [2],
-        the sum in which target i counts target_weights[i] times, and the plain sum, which has no gradient.
+        the sum in which target i counts target_weights[i] times, and the plain sum, which has no gradient. each [K]: is filled with the cross-entropy of each target by itself.
         """
         hidden = self._scaled(self.hidden(input_ids, position_ids, segments))
         return cross_entropy_sum(
-            hidden[0], self.head, positions, targets, count, softcap=self.softcap, target_weights=target_weights
+            hidden[0],
+            self.head,
+            positions,
+            targets,
+            count,
+            softcap=self.softcap,
+            target_weights=target_weights,
+            each=each,
         )
 
     def hidden(

@@ -18,6 +18,7 @@ from packer.errors import UserError
 from packer.manifest import Manifest
 from trainer import checkpoint
 from trainer.batch import Shape
+from trainer.by_source import Sources
 from trainer.check.at_start import check_at_start
 from trainer.companions import keep_companions
 from trainer.config import RunConfig
@@ -47,7 +48,8 @@ _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ready:
-    """start: steps already made, of which `skipped` without an update. config_digest: of the model's. metrics: on rank 0 alone."""
+    """start: steps already made, of which `skipped` without an update. config_digest: of the model's. metrics: on rank 0 alone. sources: None where the
+    corpus has one."""
 
     prepared: Prepared
     ranks: Ranks
@@ -57,6 +59,7 @@ class Ready:
     units: Sequence[FSDPModule]
     optimizer: torch.optim.AdamW
     shape: Shape
+    sources: Sources | None
     metrics: MetricsFile | None
     start: int
     skipped: int
@@ -68,6 +71,7 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     config = prepared.config
     counts = ranks.together(lambda: Counts.of(prepared.corpus))
     ranks.together(lambda: check_targets(prepared, counts))
+    sources = ranks.together(lambda: Sources.of(prepared.corpus))
     compared = ranks.together(lambda: check_tokenizer(prepared, fetch=True))
     if config.init == "pretrained":  # one rank of a machine fetches, the others find it there
         ranks.together(lambda: weight_files(prepared.model) if ranks.local_rank == 0 else [])
@@ -110,7 +114,9 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
             max_segments=prepared.max_segments,
             max_segment_len=prepared.max_segment_len,
             weighted=config.loss_weighting == "example",
+            sources=0 if sources is None else len(sources.names),
         ),
+        sources=sources,
         metrics=metrics,
         start=start,
         skipped=0 if saved is None else saved.skipped,

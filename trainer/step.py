@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from trainer.batch import Batch
+from trainer.by_source import sums_by_source
 from trainer.config import Reduce
 from trainer.optim import gradient_norm, update
 from trainer.parallel import reduce_gradients
@@ -26,18 +27,25 @@ from trainer.parallel import reduce_gradients
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
     """On the device: loss_sum (float64 [], this rank's cross-entropy summed over its targets), objective_sum (float64 [], the same with each target's
-    weight), grad_norm (fp32 [], all ranks), finite (bool [])."""
+    weight), grad_norm (fp32 [], all ranks), finite (bool []). source_sums: float64 [G], loss_sum by source; G is 0 where the corpus has one."""
 
     loss_sum: Tensor
     objective_sum: Tensor
     grad_norm: Tensor
     finite: Tensor
+    source_sums: Tensor | None = None
 
 
-def loss_of(model: nn.Module, batch: Batch) -> Tensor:
-    """The sum of cross-entropy over a pass's targets, fp32 []; where targets have weights [2]: the weighted sum and the plain one."""
+def loss_of(model: nn.Module, batch: Batch, each: Tensor | None = None) -> Tensor:
+    """The sum of cross-entropy over a pass's targets, fp32 []; where targets have weights [2]: the weighted sum and the plain one.
+
+    each: float64 [T], to be filled with that of every target by itself.
+    """
     inputs = (batch.input_ids, batch.position_ids, batch.segments, batch.positions, batch.targets, batch.count)
-    loss: Tensor = model(*inputs) if batch.target_weights is None else model(*inputs, batch.target_weights)
+    more: tuple[Tensor | None, ...] = () if batch.target_weights is None else (batch.target_weights,)
+    if each is not None:
+        more = (batch.target_weights, each)
+    loss: Tensor = model(*inputs, *more)
     return loss
 
 
@@ -50,17 +58,23 @@ def accumulate(
     reduce: Reduce,
     device: torch.device,
 ) -> Tensor:
-    """Adds the step's gradient to `.grad`, summed over ranks; returns this rank's weighted and plain loss sums, float64 [2] (equal without weights).
+    """Adds the step's gradient to `.grad`, summed over ranks; returns this rank's weighted and plain loss sums (equal without weights), and the plain one's
+    part of each of the G sources that are told apart: float64 [2 + G].
 
     denominator: targets of the step, or its examples, over all ranks. reduce: "pass" sums after each pass into fp32 shards; "step" sums once, at the last pass,
     and until then holds the whole gradient on every rank (27B parameters: 108 GB).
     """
-    total = torch.zeros(2, dtype=torch.float64, device=device)
+    shape = passes[0].shape
+    total = torch.zeros(2 + shape.sources, dtype=torch.float64, device=device)
+    each = torch.zeros(shape.slots, dtype=torch.float64, device=device) if shape.sources else None
     for place, batch in enumerate(passes):
         reduce_gradients(units, reduce == "pass" or place == len(passes) - 1)
-        loss = loss_of(model, batch.to(device))
+        here = batch.to(device)
+        loss = loss_of(model, here) if each is None else loss_of(model, here, each)
         torch.autograd.backward((loss if loss.dim() == 0 else loss[0]) / denominator)
-        total += loss.detach()
+        total[:2] += loss.detach()
+        if each is not None:
+            total[2:] += sums_by_source(each, here)
     return total
 
 
@@ -80,4 +94,4 @@ def train_step(
     sums = accumulate(model, units, passes, denominator=denominator, reduce=reduce, device=device)
     norm = gradient_norm(model)
     finite = update(optimizer, norm, lr=lr, clip=clip)
-    return StepResult(loss_sum=sums[1], objective_sum=sums[0], grad_norm=norm, finite=finite)
+    return StepResult(loss_sum=sums[1], objective_sum=sums[0], grad_norm=norm, finite=finite, source_sums=sums[2:])
