@@ -22,6 +22,7 @@ from packer.console import (
 )
 from packer.errors import UserError
 from trainer import config as options
+from trainer.cli_blame import blame
 from trainer.cli_export import export
 from trainer.config import RunConfig
 
@@ -262,6 +263,7 @@ def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
 
 
 main.add_command(export)
+main.add_command(blame)
 
 
 def _dry_run(config: RunConfig) -> int:

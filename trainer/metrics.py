@@ -214,6 +214,13 @@ class MetricsFile:
             ) from None
 
 
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """The lines of a run's folder in order, those that are readable; null is what was not finite. None where there is no file."""
+    path = folder / NAME
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return [document for line in text.split("\n") if (document := _read_line(line)) is not None]
+
+
 def _finite(value: Number) -> Number | None:
     return value if math.isfinite(value) else None
 
