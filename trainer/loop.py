@@ -222,8 +222,8 @@ class _Loop:
             return
         raise UserError(
             f"step {bad + 1}: the gradient is not finite; its update was not made ({skipped} skipped so far). Rows: {row_list(rows)}",
-            "look at the rows with `packer inspect`; lower --lr or lengthen --warmup, or leave rows out with --skip-rows, and go on from the "
-            "last checkpoint",
+            f"`trainer blame {self.ready.prepared.folder} --step {bad + 1}` names the examples, and the layer in which it begins; lower --lr or lengthen "
+            "--warmup, or leave rows out with --skip-rows, and go on from the last checkpoint",
         )
 
     def _between(self, done: int, evaluation: Evaluation | None, check: ShardCheck) -> None:

@@ -61,12 +61,21 @@ def gradient_of(model: PackedModel, units: Sequence[FSDPModule], work: Work, *, 
 def _first_parameter(model: PackedModel, called: dict[str, int], ranks: Ranks) -> str | None:
     """called: the modules in the order in which they were done, forward."""
     named = list(model.named_parameters())
-    # The output embedding's module is not called, its matrix is: that is the last thing done. One that is tied goes by its first name, the input's.
-    order = [called.get(name.rpartition(".")[0], len(called)) for name, _ in named]
+    order = [_done(name, called) for name, _ in named]
     broken = [float(parameter.grad is not None and not _finite(parameter.grad)) for _, parameter in named]
     anywhere = ranks.gather(broken).sum(dim=0).tolist()
     found = [place for place, how_often in enumerate(anywhere) if how_often]
     return _plain(named[max(found, key=lambda place: order[place])][0]) if found else None
+
+
+def _done(name: str, called: dict[str, int]) -> int:
+    """When a parameter had been used, forward. A module that is not called itself (a convolution whose weight a kernel takes, the output embedding) counts as the
+    one around it, of which the loss is the outermost and last."""
+    while name:
+        name = name.rpartition(".")[0]
+        if name in called:
+            return called[name]
+    return len(called)
 
 
 def first_module(model: PackedModel, units: Sequence[FSDPModule], work: Work, *, row: int, ranks: Ranks) -> str | None:

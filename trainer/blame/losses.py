@@ -27,7 +27,8 @@ from trainer.step import loss_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExampleLoss:
-    """row: in the train split; segment: its place there. start, end: its slots, alignment padding not counted. loss_sum: over its `targets`."""
+    """row: in the train split; segment: its place there. start, end: its slots, alignment padding not counted. loss_sum: over its `targets`. times: how
+    often the step has its row, more than once where it spans epochs."""
 
     row: int
     segment: int
@@ -36,6 +37,7 @@ class ExampleLoss:
     end: int
     targets: int
     loss_sum: float
+    times: int = 1
 
     @property
     def loss(self) -> float | None:
@@ -49,12 +51,13 @@ class ExampleLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """A step to be taken apart. rows: those that were trained on, in order, each once. left_out: others of the step, skipped by the run. supervised: the step's
+    """A step to be taken apart. rows: those that were trained on, in order, each once, and how often the step has each. left_out: others of the step, skipped by the run. supervised: the step's
     targets. shape: of a pass of one row."""
 
     corpus: Corpus
     step: int
     rows: tuple[int, ...]
+    times: tuple[int, ...]
     left_out: tuple[int, ...]
     supervised: int
     shape: Shape
@@ -64,7 +67,7 @@ class Work:
         """The work of step `step` (from 1), every shard that it reads held against its digest first. Raises UserError where one differs."""
         corpus = prepared.corpus
         plan = ranks.together(lambda: plan_step(prepared, Counts.of(corpus), step - 1, world=1))
-        trained = np.unique(plan.deal.rows[plan.deal.weights])
+        trained, times = np.unique(plan.deal.rows[plan.deal.weights], return_counts=True)
         check = ShardCheck(corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
         try:
             check.touch(trained)
@@ -76,6 +79,7 @@ class Work:
             corpus=corpus,
             step=step,
             rows=tuple(trained.tolist()),
+            times=tuple(times.tolist()),
             left_out=tuple(skipped.tolist()),
             supervised=plan.supervised,
             shape=Shape(
@@ -103,32 +107,32 @@ def measure(model: nn.Module, units: Sequence[FSDPModule], work: Work, ranks: Ra
             # Ranks that the rows do not fill compute one of them at weight 0: every rank makes every pass.
             place = first + ranks.rank
             real = place < len(work.rows)
-            row = work.rows[place if real else first]
-            batch = work.read(row, weight=real, ranks=ranks)
+            batch = work.read(work.rows[place if real else first], weight=real, ranks=ranks)
             loss_of(model, batch.to(ranks.device), each)
             if real:
-                mine += _by_example(work.corpus, row, batch, each[: batch.count].cpu().numpy())
+                mine += _by_example(work, place, batch, each[: batch.count].cpu().numpy())
     for unit in units:
         unit.reshard()  # without a backward nothing else frees what the forward gathered
     found = [one for part in ranks.gather_objects(mine) for one in part]
     return sorted(found, key=lambda one: (one.row, one.segment))
 
 
-def _by_example(corpus: Corpus, number: int, batch: Batch, each: np.ndarray) -> list[ExampleLoss]:
-    """each: float64 [count], the loss of every target of the row."""
-    row = corpus[number]
+def _by_example(work: Work, at: int, batch: Batch, each: np.ndarray) -> list[ExampleLoss]:
+    """Of the row at place `at`. each: float64 [count], the loss of every target of it."""
+    row = work.corpus[work.rows[at]]
     segment = batch.segments.seq_idx[0, batch.positions[: batch.count]].numpy()
     targets = np.bincount(segment, minlength=row.num_segments)
     sums = np.bincount(segment, weights=each, minlength=row.num_segments)
     return [
         ExampleLoss(
-            row=number,
+            row=work.rows[at],
             segment=place,
             example=int(row.example_ids[place]),
             start=int(row.cu_seqlens[place]),
             end=int(row.cu_seqlens[place]) + int(row.lengths[place]),
             targets=int(targets[place]),
             loss_sum=float(sums[place]),
+            times=work.times[at],
         )
         for place in range(row.num_examples)
     ]

@@ -61,24 +61,27 @@ class Blame:
 
     @property
     def targets(self) -> int:
-        return sum(one.measured.targets for one in self.examples)
+        return sum(one.measured.targets * one.measured.times for one in self.examples)
 
     @property
     def loss(self) -> float:
         """Of the step, a target."""
-        return sum(one.measured.loss_sum for one in self.examples) / max(self.targets, 1)
+        return sum(one.measured.loss_sum * one.measured.times for one in self.examples) / max(self.targets, 1)
 
     @property
-    def rows(self) -> tuple[int, ...]:
-        return tuple(sorted({one.measured.row for one in self.examples}))
+    def rows(self) -> dict[int, int]:
+        """How often the step has each of its rows."""
+        return {one.measured.row: one.measured.times for one in sorted(self.examples, key=lambda one: one.measured.row)}
 
 
 def text(blame: Blame, *, limit: int, width: int) -> str:
     """Lines of at most about `width` characters; limit: examples shown (0: all)."""
-    rows, examples = len(blame.rows), blame.examples
+    rows, examples = blame.rows, blame.examples
+    again = [row for row, times in rows.items() if times > 1]
+    of_them = f" ({_rows(again)} more than once: the step spans epochs)" if again else ""
     logged = "" if blame.logged is None else f"; the run logged {blame.logged:.4f}"
     lines = [
-        f"step {blame.step:,} of {blame.steps:,} of {printable(blame.run)}: {_count(rows, 'row')}, {_count(len(examples), 'example')}, "
+        f"step {blame.step:,} of {blame.steps:,} of {printable(blame.run)}: {_count(sum(rows.values()), 'row')}{of_them}, {_count(len(examples), 'example')}, "
         f"{_count(blame.targets, 'target')}, loss {blame.loss:.4f}{logged}",
         f"weights {printable(blame.weights)}",
     ]
