@@ -125,7 +125,7 @@ def main() -> None:
     _choice(options.Balance),
     "batch: sort a step's rows by attention cost, so that ranks work on like rows; window: make each step of like rows, out of 16 steps; off: stream order.",
 )
-@_option("skip_rows", Numbers(int), "Rows that keep their place but are not trained on: 17,1204.")
+@_option("skip_rows", Numbers(int), "Rows that keep their place but are neither trained on nor computed: 17,1204.")
 @_option(
     "loss_weighting",
     _choice(options.LossWeighting),

@@ -79,7 +79,10 @@ def plan_step(prepared: Prepared, counts: Counts, step: int, *, world: int) -> S
             f"step {step + 1}: none of its rows has a token to train on (rows {row_list(rows.rows)})",
             "`packer inspect --supervised` shows what is trained on; take more rows a step, or skip fewer",
         )
-    dealt = deal(rows, cost=counts.cost[rows.rows], world=world, micro_rows=config.micro_rows, balance=config.balance)
+    # In the place of a skipped row the cheapest of the others is computed at weight 0: what is not finite is so at any weight (0·∞ is no number).
+    held = np.where(np.isin(rows.rows, config.skip_rows), trained[np.argmin(counts.cost[trained])], rows.rows)
+    computed = StepRows(rows=held, epochs=rows.epochs, weights=rows.weights)
+    dealt = deal(computed, cost=counts.cost[held], world=world, micro_rows=config.micro_rows, balance=config.balance)
     return StepPlan(
         step=step,
         rows=rows.rows,
