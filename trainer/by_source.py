@@ -10,9 +10,11 @@ window.close(ranks).loss                     # {"code.jsonl": 0.71, "chat.jsonl"
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,6 +27,9 @@ from packer.shards import Corpus
 from packer.types import Int16Array, Int64Array, Row
 from trainer.batch import Batch
 from trainer.ranks import Ranks
+
+if TYPE_CHECKING:
+    from trainer.metrics import StepMetrics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +111,15 @@ class BySource:
     loss: Mapping[str, float]
     useful_tokens: Mapping[str, int]
     supervised_tokens: Mapping[str, int]
+
+    def added_to(self, metrics: StepMetrics) -> StepMetrics:
+        """A line of metrics with these in it."""
+        return dataclasses.replace(
+            metrics,
+            loss_by_source=self.loss,
+            useful_tokens_by_source=self.useful_tokens,
+            supervised_tokens_by_source=self.supervised_tokens,
+        )
 
 
 def gather_by_source(names: Sequence[str], sums: Tensor, counts: Int64Array, ranks: Ranks) -> BySource:

@@ -195,6 +195,13 @@ def main() -> None:
 @_option("log_every", int, "A line of metrics every N steps.")
 @_option("out", str, "The run's folder.  [default: runs/NAME, the name of the shards' folder]")
 @_option(
+    "tracker",
+    _choice(options.Tracker),
+    "Also tell this tracker the numbers of metrics.jsonl (repeatable): tensorboard writes into the run's folder. One that fails does not end the run.",
+    multiple=True,
+)
+@_option("tracker_project", str, "The project of trackio and wandb.  [default: trainer for trackio; wandb's own]")
+@_option(
     "resume",
     str,
     "auto: go on from the run folder's newest checkpoint; never; or a run's or checkpoint's folder.",

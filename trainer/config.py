@@ -25,6 +25,7 @@ LossWeighting = Literal["token", "example"]
 NonFinite = Literal["stop", "skip"]
 Kernels = Literal["auto", "fused", "reference"]
 Check = Literal["full", "quick", "off"]
+Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 _WORDS = {
     "init": Init,
@@ -86,6 +87,8 @@ class RunConfig:
     keep: int = 0
     log_every: int = 10
     out: str | None = None
+    tracker: tuple[Tracker, ...] = ()
+    tracker_project: str | None = None
     resume: str = "auto"
     seed: int = 0
     tokenizer_check: bool = True
@@ -109,7 +112,9 @@ class RunConfig:
                 "rows are numbered from 0, as in `packer inspect --row`",
             )
         for name, words in _WORDS.items():
-            self._one_of(name, get_args(words))
+            self._one_of(name, getattr(self, name), get_args(words))
+        for tracker in self.tracker:
+            self._one_of("tracker", tracker, get_args(Tracker))
         if self.compile and self.dtype == "fp64":
             raise UserError(
                 "--compile and --dtype fp64 were both given: compiled code would cast parts of the model to fp32",
@@ -136,8 +141,7 @@ class RunConfig:
             else f"give a finite number of at least {least}",
         )
 
-    def _one_of(self, name: str, words: tuple[str, ...]) -> None:
-        value = getattr(self, name)
+    def _one_of(self, name: str, value: str, words: tuple[str, ...]) -> None:
         if value not in words:
             near = nearest(str(value), words)
             raise UserError(

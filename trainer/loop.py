@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from dataclasses import asdict
 
 import torch
 
@@ -33,9 +34,10 @@ from trainer.ranks import start_ranks
 from trainer.record import find, read_record, record, refuse_other_run
 from trainer.run_folder import held
 from trainer.say import printer
-from trainer.setup import Ready, make_ready
+from trainer.setup import Ready, make_ready, trackers_of
 from trainer.source import check_source, config_digest, read_config
 from trainer.step import StepResult, accumulate, train_step
+from trainer.trackers import Trackers, refuse_missing
 
 # Steps read ahead. Two: one is ready when the model asks, one is being read. A step of 128 rows of 8,192 slots takes 38 MB.
 _READ_AHEAD = 2
@@ -56,7 +58,10 @@ def run(config: RunConfig) -> int:
                 say("done", f"{prepared.folder} already holds all {saved.steps:,} steps of this run: nothing to do")
                 say("hint", "give another --out to train again")
                 return 0
-        return _Loop(make_ready(prepared, ranks, say, found, config_digest=digest)).train()
+        ranks.together(lambda: refuse_missing(prepared.config.tracker) if ranks.first else None)
+        ready = make_ready(prepared, ranks, say, found, config_digest=digest)
+        with ranks.together(lambda: trackers_of(ready)) as trackers:
+            return _Loop(ready, trackers).train()
 
 
 def _digest_of_config(prepared: Prepared) -> str:
@@ -74,8 +79,8 @@ def _resolve_dtype(config: RunConfig, device: torch.device) -> RunConfig:
 class _Loop:
     """One part of a run: from its start or a checkpoint to its end or a signal."""
 
-    def __init__(self, ready: Ready) -> None:
-        self.ready = ready
+    def __init__(self, ready: Ready, trackers: Trackers) -> None:
+        self.ready, self.trackers = ready, trackers
         self.config, self.ranks, self.say = ready.prepared.config, ready.ranks, ready.say
         self.steps = ready.prepared.order.steps
         self.warmup = warmup_steps(self.config.warmup, total=self.steps)
@@ -192,15 +197,10 @@ class _Loop:
         skipped = self.ready.skipped + self.bad.count
         metrics = self.window.close(work, result, epoch=epoch, lr=rate, skipped=skipped, ranks=self.ranks)
         if self.sources is not None:
-            found = self.sources.close(self.ranks)
-            metrics = dataclasses.replace(
-                metrics,
-                loss_by_source=found.loss,
-                useful_tokens_by_source=found.useful_tokens,
-                supervised_tokens_by_source=found.supervised_tokens,
-            )
+            metrics = self.sources.close(self.ranks).added_to(metrics)
         self.last_loss = metrics.loss
         self._write(lambda file: file.add_step(metrics))
+        self.trackers.log({name: value for name, value in asdict(metrics).items() if name != "step"}, step=done)
         self.say("", step_line(metrics, steps=self.steps))
         self._refuse_non_finite()
 
@@ -240,6 +240,7 @@ class _Loop:
             self._write(
                 lambda file: file.add_eval(step=done, eval_loss=loss, eval_supervised_tokens=supervised, **more)
             )
+            self.trackers.log({"eval_loss": loss, "eval_supervised_tokens": supervised, **more}, step=done)
             self.say(
                 "", f"step {done}/{self.steps}  eval loss {loss:.4f} over {evaluation.supervised:,} supervised tokens"
             )

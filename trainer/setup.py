@@ -41,6 +41,7 @@ from trainer.run_folder import write_options
 from trainer.same_tokenizer import check_tokenizer
 from trainer.say import Say
 from trainer.source import weight_files
+from trainer.trackers import Opening, Trackers, identity_of
 from trainer.weights import Weights, fill, move_buffers
 
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.AlphaDropout)
@@ -228,3 +229,17 @@ def _open_metrics(prepared: Prepared, start: int) -> MetricsFile:
         return MetricsFile(prepared.folder, after=start)
     except OSError as error:
         raise UserError(f"{prepared.folder}: cannot be written ({error.strerror})", "give another --out") from None
+
+
+def trackers_of(ready: Ready) -> Trackers:
+    """Those of the options on the rank that speaks, none elsewhere."""
+    config, folder = ready.prepared.config, ready.prepared.folder
+    names = config.tracker if ready.ranks.first else ()
+    opening = Opening(
+        folder=folder,
+        start=ready.start,
+        identity=identity_of(folder, start=ready.start) if names else "",
+        project=config.tracker_project,
+        options=config.options(),
+    )
+    return Trackers(names, opening, ready.say)
