@@ -42,7 +42,7 @@ _WORDS = {
 _AT_LEAST_ONE = ("steps", "epochs", "rows_per_step", "micro_rows", "replicas", "log_every")
 # Of what seeds a generator; the other counts stay where products of two of them fit 64 bits.
 _MOST = {"seed": 2**63 - 1}
-_AT_LEAST_ZERO = ("weight_decay", "clip", "eval_every", "save_every", "keep", "seed")
+_AT_LEAST_ZERO = ("weight_decay", "clip", "router_aux_loss", "eval_every", "save_every", "keep", "seed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +67,7 @@ class RunConfig:
     balance: Balance = "batch"
     skip_rows: tuple[int, ...] = ()
     loss_weighting: LossWeighting = "token"
+    router_aux_loss: float = 0.0
     lr: float = 1e-5
     warmup: str = "0.03"
     schedule: Schedule = "cosine"
@@ -118,6 +119,11 @@ class RunConfig:
         if self.compile and self.dtype == "fp64":
             raise UserError(
                 "--compile and --dtype fp64 were both given: compiled code would cast parts of the model to fp32",
+                "leave one of them out",
+            )
+        if self.compile and self.router_aux_loss:
+            raise UserError(
+                "--compile and --router-aux-loss were both given: a compiled block does not give its router's logits away",
                 "leave one of them out",
             )
         warmup_steps(self.warmup, total=1)

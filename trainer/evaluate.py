@@ -36,7 +36,7 @@ class Evaluation:
         self._sources = Sources.of(corpus)  # the eval rows may be another folder's
         apart = 0 if self._sources is None else len(self._sources.names)
         self._corpus, self._ranks = corpus, ranks
-        self._shape = dataclasses.replace(shape, weighted=False, sources=apart)
+        self._shape = dataclasses.replace(shape, weighted=False, sources=apart, balanced=False)
         self._check = ShardCheck(corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
         together = ranks.world * shape.rows
         places = np.arange(-(-len(corpus) // together) * together).reshape(-1, ranks.world, shape.rows)[:, ranks.rank]

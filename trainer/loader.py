@@ -48,6 +48,11 @@ class StepPlan:
     examples: int | None = None
 
     @property
+    def trained_rows(self) -> int:
+        """Rows that are neither filling nor skipped."""
+        return int(np.count_nonzero(self.deal.weights))
+
+    @property
     def denominator(self) -> int:
         """What the step's summed loss is divided by."""
         return self.supervised if self.examples is None else self.examples

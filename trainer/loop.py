@@ -165,6 +165,7 @@ class _Loop:
                 clip=config.clip,
                 reduce=config.reduce,
                 device=ranks.device,
+                balance=config.router_aux_loss / work.plan.trained_rows,
             )
         self.within_step, self.done = False, step + 1
         self.bad.add(step, result.finite)
@@ -192,10 +193,16 @@ class _Loop:
         self.window.restart()
 
     def _log(self, work: StepWork, result: StepResult, rate: float) -> None:
-        order, done = self.ready.prepared.order, work.plan.step + 1
+        config, order, done = self.config, self.ready.prepared.order, work.plan.step + 1
         epoch = round(min(done * order.rows_per_step, order.positions) / order.rows, 6)
         skipped = self.ready.skipped + self.bad.count
         metrics = self.window.close(work, result, epoch=epoch, lr=rate, skipped=skipped, ranks=self.ranks)
+        if result.balance_sum is not None:
+            evenness = float(self.ranks.gather([result.balance_sum.item()]).sum()) / work.plan.trained_rows
+            objective = (
+                metrics.loss if metrics.objective is None else metrics.objective
+            ) + config.router_aux_loss * evenness
+            metrics = dataclasses.replace(metrics, router_aux_loss=evenness, objective=objective)
         if self.sources is not None:
             metrics = self.sources.close(self.ranks).added_to(metrics)
         self.last_loss = metrics.loss

@@ -36,7 +36,8 @@ class StepMetrics:
     useful_tokens, supervised_tokens. Of the window: the rates, step_s and data_wait_s (seconds a step, of the rank that waited longest).
     objective: what is optimised where that is not `loss`, of the step. mfu: of useful tokens, mfu_padded: of all slots; None where the device's peak or the model's count is not known.
     recompiles: graphs compiled after the first step, where there should be none. skipped: updates left out since the run began because their
-    gradient was not finite. The three by source are sums over the window, where the corpus has several. peak_memory_bytes: of the rank with most; on CPU the process's largest resident size.
+    gradient was not finite. The three by source are sums over the window, where the corpus has several. router_aux_loss: of
+    the step, before its coefficient, where it is asked for. peak_memory_bytes: of the rank with most; on CPU the process's largest resident size.
     """
 
     step: int
@@ -61,6 +62,7 @@ class StepMetrics:
     loss_by_source: Mapping[str, float] | None = None
     useful_tokens_by_source: Mapping[str, int] | None = None
     supervised_tokens_by_source: Mapping[str, int] | None = None
+    router_aux_loss: float | None = None
 
 
 class Window:

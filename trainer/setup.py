@@ -37,6 +37,7 @@ from trainer.parallel import (
 from trainer.prepare import Counts, Prepared, check_targets, describe, fits_model
 from trainer.ranks import Ranks
 from trainer.record import Record, changed_options, read_record, record
+from trainer.routers import experts_per_token
 from trainer.run_folder import write_options
 from trainer.same_tokenizer import check_tokenizer
 from trainer.say import Say
@@ -77,6 +78,8 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     if config.init == "pretrained":  # one rank of a machine fetches, the others find it there
         ranks.together(lambda: weight_files(prepared.model) if ranks.local_rank == 0 else [])
     model, weights = ranks.together(lambda: _plan_model(prepared, ranks))
+    if config.router_aux_loss:
+        ranks.together(lambda: experts_per_token(model.model))
     units = _shard(model, config, ranks)
     offloaded = config.cpu_offload and ranks.device.type != "cpu"
     ranks.together(lambda: fill(model, model.model, weights, torch.device("cpu") if offloaded else ranks.device))
@@ -116,6 +119,7 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
             max_segment_len=prepared.max_segment_len,
             weighted=config.loss_weighting == "example",
             sources=0 if sources is None else len(sources.names),
+            balanced=config.router_aux_loss > 0,
         ),
         sources=sources,
         metrics=metrics,
