@@ -30,6 +30,7 @@ ONE_ROOM = {
         "trainer/cli_export.py",
         "trainer/cli_blame.py",
         "trainer/cli_parts.py",
+        "trainer/cli_refused.py",
     },
     "rich": {
         "packer/report.py",

@@ -14,6 +14,7 @@ from trainer import config as options
 from trainer.cli_blame import blame
 from trainer.cli_export import export
 from trainer.cli_parts import Numbers, RankCommands
+from trainer.cli_refused import refuses_what_is_not_there
 from trainer.config import RunConfig
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -159,6 +160,7 @@ def main() -> None:
     default=_DEFAULTS["tokenizer_check"],
     help="Refuse a model whose tokenizer.json is not the one that made the shards.",
 )
+@refuses_what_is_not_there
 @config_option
 @click.option("--dry-run", is_flag=True, help="Print the resolved options as TOML and what would be done, and stop.")
 def run(dry_run: bool, **values: object) -> int:

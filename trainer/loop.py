@@ -36,7 +36,7 @@ from trainer.run_folder import held
 from trainer.say import printer
 from trainer.setup import Ready, make_ready, trackers_of
 from trainer.source import check_source, config_digest, read_config
-from trainer.step import StepResult, accumulate, train_step
+from trainer.step import StepResult, train_step
 from trainer.trackers import Trackers, refuse_missing
 
 # Steps read ahead. Two: one is ready when the model asks, one is being read. A step of 128 rows of 8,192 slots takes 38 MB.
@@ -148,8 +148,6 @@ class _Loop:
         if wish:
             return wish
         assert work is not None  # agree has raised where there is none
-        if step == ready.start and (ranks.device.type == "cuda" or config.compile):
-            self._warm_up(work)
         # So that a model with dropout draws the same numbers in a run that was interrupted.
         torch.manual_seed(((config.seed * 1_000_003 + step) * 65_537 + ranks.rank) % 2**63)
         rate = learning_rate(step, peak=config.lr, warmup=self.warmup, steps=self.steps, schedule=config.schedule)
@@ -175,22 +173,6 @@ class _Loop:
         if step == ready.start or (step + 1) % config.log_every == 0 or step + 1 == self.steps:
             self._log(work, result, rate)
         return 0
-
-    def _warm_up(self, work: StepWork) -> None:
-        """One pass whose gradient is thrown away: kernels are compiled and tuned before a step is timed and before memory is full."""
-        self.say("warm-up", "first pass: kernels are compiled and tuned, which may take minutes")
-        began = time.perf_counter()
-        ready, first, device = self.ready, work.passes[:1], self.ranks.device
-        self.within_step = True
-        with compiling() if self.config.compile else nullcontext():
-            accumulate(ready.model, ready.units, first, denominator=work.plan.denominator, reduce="pass", device=device)
-        self.within_step = False
-        ready.optimizer.zero_grad(set_to_none=True)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        self.ranks.barrier()
-        self.say("warm-up", f"done in {time.perf_counter() - began:.1f} s, not counted in the rates")
-        self.window.restart()
 
     def _log(self, work: StepWork, result: StepResult, rate: float) -> None:
         config, order, done = self.config, self.ready.prepared.order, work.plan.step + 1

@@ -43,6 +43,7 @@ from trainer.same_tokenizer import check_tokenizer
 from trainer.say import Say
 from trainer.source import weight_files
 from trainer.trackers import Opening, Trackers, identity_of
+from trainer.warm_up import first_pass, warm_up
 from trainer.weights import Weights, fill, move_buffers
 
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.AlphaDropout)
@@ -95,6 +96,19 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     check_at_start(
         prepared, model, units, dtype=DTYPES[config.dtype], config_digest=config_digest, ranks=ranks, say=say
     )
+    shape = Shape(
+        rows=config.micro_rows,
+        capacity=prepared.corpus.capacity,
+        max_segments=prepared.max_segments,
+        max_segment_len=prepared.max_segment_len,
+        weighted=config.loss_weighting == "example",
+        sources=0 if sources is None else len(sources.names),
+        balanced=config.router_aux_loss > 0,
+    )
+    if ranks.device.type == "cuda" or config.compile:
+        first = 0 if found is None else ranks.together(lambda: read_record(found)).step
+        batch = first_pass(prepared, counts, step=first, shape=shape, sources=sources, ranks=ranks)
+        warm_up(model, units, batch, ranks, say, compiled=config.compile)
     optimizer = make_optimizer(model, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
     saved = None if found is None else _go_back(prepared, model, optimizer, found, config_digest, ranks, say)
     start = 0 if saved is None else saved.step
@@ -112,15 +126,7 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
         model=model,
         units=units,
         optimizer=optimizer,
-        shape=Shape(
-            rows=config.micro_rows,
-            capacity=prepared.corpus.capacity,
-            max_segments=prepared.max_segments,
-            max_segment_len=prepared.max_segment_len,
-            weighted=config.loss_weighting == "example",
-            sources=0 if sources is None else len(sources.names),
-            balanced=config.router_aux_loss > 0,
-        ),
+        shape=shape,
         sources=sources,
         metrics=metrics,
         start=start,
