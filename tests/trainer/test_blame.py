@@ -364,3 +364,11 @@ def test_damage_is_found_before_anything_is_blamed(folder: Path, tmp_path: Path,
     path.write_bytes(damaged)
     with pytest.raises(UserError, match="its bytes are not those that were written"):
         blame(tmp_path / "run", step=3, shards=str(tmp_path / "packed"))
+
+
+def test_a_gradient_that_is_finite_again_with_older_weights_is_told_as_that() -> None:
+    gradients = (RowGradient(row=0, norm=0.25, parameter=None), RowGradient(row=3, norm=1.5, parameter=None))
+    said = text(report([made(0, 2.0)], stopped=True, gradients=gradients), limit=1, width=80)
+    assert "was not finite; with these weights it is (save more often: --save-every)" in said
+    assert "their norms: row 0 0.25, row 3 1.5" in said
+    assert "was not finite" not in text(report([made(0, 2.0)], gradients=gradients), limit=1, width=80)

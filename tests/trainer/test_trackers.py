@@ -120,41 +120,51 @@ def script(folder: Path, out: Path, **env: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_trackio_holds_them_too(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("trackio")
-    done = script(folder, tmp_path / "run", names="trackio", TRACKIO_DIR=str(tmp_path / "trackio"))
-    assert done.returncode == 0, done.stderr
-    assert "lines were not taken" not in done.stdout
-    with sqlite3.connect(tmp_path / "trackio" / "trainer.db") as database:
-        found = database.execute("select run_name, step, metrics from metrics order by id").fetchall()
-    identity = json.loads((tmp_path / "run" / "trackers.json").read_text())["identity"]
-    ours = [(step, json.loads(text)) for name, step, text in found if name == f"run-{identity}"]
-    losses = {step: values["loss"] for step, values in ours if "loss" in values}
-    assert losses == pytest.approx(series(tmp_path / "run")["loss"])
-
-
-WANDB = """
+TWO_PARTS = """
 import sys, time
 from pathlib import Path
 from trainer.tracker_backends import open_tracker
 from trainer.trackers import Opening
 for start in (0, 2):
     options = {"lr": 0.1, "shards": "data/packed"}
-    run = open_tracker("wandb", Opening(folder=Path(sys.argv[1]), start=start, identity="abc", project=None, options=options))
+    run = open_tracker(sys.argv[1], Opening(folder=Path(sys.argv[2]), start=start, identity="abc", project=None, options=options))
     print("a line that quotes the data", flush=True)
     run.log({"loss": 1.0625 + start, "nan": float("nan")}, step=start + 1)
     run.close()
-    time.sleep(1.1)  # its folders are named by the second
+    time.sleep(1.1)  # wandb names its folders by the second
 """
+
+
+def two_parts(name: str, folder: Path, **env: str) -> None:
+    """A run that goes on, as the tracker `name` is told of it."""
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_PARTS, name, str(folder)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_trackio_has_the_numbers_of_both_parts_in_one_run(tmp_path: Path) -> None:
+    pytest.importorskip("trackio")
+    (tmp_path / "first").mkdir()
+    two_parts("trackio", tmp_path / "first", TRACKIO_DIR=str(tmp_path / "trackio"))
+    with sqlite3.connect(tmp_path / "trackio" / "trainer.db") as database:
+        found = database.execute("select run_name, step, metrics from metrics order by id").fetchall()
+    read = [(name, step, json.loads(text)) for name, step, text in found]
+    assert [(name, step, values["loss"]) for name, step, values in read if "loss" in values] == [
+        ("first-abc", 1, 1.0625),
+        ("first-abc", 3, 3.0625),
+    ]
 
 
 def test_wandb_is_told_numbers_and_hears_nothing_of_what_is_printed(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    env = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", WANDB, str(tmp_path)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    two_parts("wandb", tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
     kept = sorted((tmp_path / "wandb").glob("offline-run-*-abc/run-abc.wandb"))  # one identity, two parts
     assert len(kept) == 2
     for path, loss in zip(kept, (b"1.0625", b"3.0625"), strict=True):

@@ -118,6 +118,8 @@ def _broken(blame: Blame) -> Iterator[str]:
             where = f"; going back from the loss it begins in {gradient.parameter}" if gradient.parameter else ""
             yield f"not finite: the gradient of row {gradient.row}{where}"
     if blame.gradients and all(gradient.finite for gradient in blame.gradients):
+        if blame.stopped:
+            yield "the run's gradient of this step, or of one logged with it, was not finite; with these weights it is (save more often: --save-every)"
         norms = ", ".join(f"row {gradient.row} {gradient.norm:.3g}" for gradient in blame.gradients)
         yield f"gradients are all finite with these weights; their norms: {norms}"
 
