@@ -53,7 +53,12 @@ class Shape:
     @property
     def table(self) -> int:
         """Where the chunk table starts in the buffer: on a multiple of 16 bytes, as loads of kernels are compiled for."""
-        return (4 + self.weighted) * self.slots + self.slots // 2 + (self.places + 3) // 4 * 2
+        return (4 + self.weighted) * self.slots + self.bounds // 2 + (self.places + 3) // 4 * 2
+
+    @property
+    def bounds(self) -> int:
+        """Where cu_seqlens starts in the int32 part of the buffer: behind seq_idx, on a multiple of 16 bytes too."""
+        return (self.slots + 3) // 4 * 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,12 +102,12 @@ class Batch:
 
 def _views(buffer: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """input_ids, position_ids, positions, targets (int64 [T]), seq_idx (int32 [T]), cu_seqlens (int32 [M·S+1]), chunk_indices (int32 [chunks, 2]),
-    target_weights (float64 [T], or [0] where the shape is not weighted). T is a multiple of 64: each is aligned."""
+    target_weights (float64 [T], or [0] where the shape is not weighted). Where T is a multiple of 64, as in rows, each is aligned."""
     slots, words = shape.slots, shape.slots * (4 + shape.weighted)
     ids, places, positions, targets = (buffer[place * slots : (place + 1) * slots] for place in range(4))
     halves, factors = buffer[words : shape.table].view(torch.int32), buffer[4 * slots : words].view(torch.float64)
     table = buffer[shape.table :].view(torch.int32).view(-1, 2)
-    bounds = halves[slots : slots + shape.places]
+    bounds = halves[shape.bounds : shape.bounds + shape.places]
     return ids, places, positions, targets, halves[:slots], bounds, table, factors
 
 

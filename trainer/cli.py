@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import fields
-from typing import TypeVar, get_args
+from collections.abc import Sequence
 
 import click
 
@@ -22,12 +20,12 @@ from packer.console import (
 )
 from packer.errors import UserError
 from trainer import config as options
+from trainer.cli_compare import compare
 from trainer.cli_export import export
+from trainer.cli_options import DEFAULTS, Numbers, choice, run_option
 from trainer.config import RunConfig
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
 _RANK_0_SPEAKS_S = 10
-_DEFAULTS = {field.name: field.default for field in fields(RunConfig)}
 
 
 class RankCommands(Commands):
@@ -61,37 +59,6 @@ class RankCommands(Commands):
         sys.exit(status if isinstance(status, int) else 0)
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """Numbers with commas between them: "0.9,0.95"."""
-
-    def __init__(self, kind: type[int] | type[float]) -> None:
-        self.kind = kind
-        self.name = "N,N,…"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int | float, ...]:
-        if isinstance(value, tuple | list):
-            return tuple(value)
-        try:
-            return tuple(self.kind(part) for part in str(value).split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r}: not numbers with commas between them", param, ctx)
-
-
-def _option(name: str, kind: object, text: str, **more: object) -> Callable[[_Function], _Function]:
-    """An option of `run` with the default of `RunConfig`."""
-    default = _DEFAULTS[name]
-    shown = (
-        ",".join(map(str, default)) if isinstance(default, tuple) and default else bool(default not in (None, (), ""))
-    )
-    return click.option(options.option(name), name, type=kind, default=default, show_default=shown, help=text, **more)  # type: ignore[arg-type]
-
-
-def _choice(words: object) -> click.Choice[str]:
-    return click.Choice(get_args(words))
-
-
 @click.group(cls=RankCommands, context_settings=context_settings("TRAINER"))
 def main() -> None:
     """Fine-tunes a causal language model on packed rows.
@@ -105,105 +72,109 @@ def main() -> None:
 
 @main.command(short_help="Train on a folder of packed shards, alone or under torchrun.")
 @click.option("--shards", required=True, help="Folder that `packer build` wrote, or its address: s3://bucket/packed.")
-@_option("eval_shards", str, "Folder with rows to evaluate on.  [default: the eval split of --shards, if it has one]")
-@_option(
+@run_option(
+    "eval_shards", str, "Folder with rows to evaluate on.  [default: the eval split of --shards, if it has one]"
+)
+@run_option(
     "cache",
     str,
     "Folder for what is fetched from an address.  [default: ~/.cache/packer]",
     envvar="PACKER_CACHE",
     show_envvar=True,
 )
-@_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
-@_option("init", _choice(options.Init), "Start from its weights, or from random ones made with --seed.")
-@_option("steps", int, "Optimiser steps.")
-@_option("epochs", int, "Times through the rows.  [default: 1, unless --steps]")
-@_option("rows_per_step", int, "Rows of an optimiser step, over all ranks.")
-@_option("micro_rows", int, "Rows a rank computes in one pass.")
-@_option(
+@run_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@run_option("init", choice(options.Init), "Start from its weights, or from random ones made with --seed.")
+@run_option("steps", int, "Optimiser steps.")
+@run_option("epochs", int, "Times through the rows.  [default: 1, unless --steps]")
+@run_option("rows_per_step", int, "Rows of an optimiser step, over all ranks.")
+@run_option("micro_rows", int, "Rows a rank computes in one pass.")
+@run_option(
     "balance",
-    _choice(options.Balance),
+    choice(options.Balance),
     "batch: sort a step's rows by attention cost, so that ranks work on like rows; window: make each step of like rows, out of 16 steps; off: stream order.",
 )
-@_option("skip_rows", Numbers(int), "Rows that keep their place but are not trained on: 17,1204.")
-@_option(
+@run_option("skip_rows", Numbers(int), "Rows that keep their place but are not trained on: 17,1204.")
+@run_option(
     "loss_weighting",
-    _choice(options.LossWeighting),
+    choice(options.LossWeighting),
     "What a step minimises. token: the sum of cross-entropy over its targets ÷ their number. example: the mean over its examples of the mean over "
     "each one's targets, so that a long answer weighs no more than a short one.",
 )
-@_option("lr", float, "Peak learning rate. The default suits a pretrained model; random weights want 1e-3 or so.")
-@_option("warmup", str, "Steps of linear warm-up (100), or a share of the run (0.03).")
-@_option(
+@run_option("lr", float, "Peak learning rate. The default suits a pretrained model; random weights want 1e-3 or so.")
+@run_option("warmup", str, "Steps of linear warm-up (100), or a share of the run (0.03).")
+@run_option(
     "schedule",
-    _choice(options.Schedule),
+    choice(options.Schedule),
     "After warm-up, down to 0 at the end; wsd: constant, then linear over the last fifth.",
 )
-@_option("weight_decay", float, "Of matrices; biases, norms, gates and short convolutions have none.")
-@_option("betas", Numbers(float), "AdamW's two.")
-@_option("clip", float, "Largest norm of the whole gradient; 0: no clipping.")
-@_option(
+@run_option("weight_decay", float, "Of matrices; biases, norms, gates and short convolutions have none.")
+@run_option("betas", Numbers(float), "AdamW's two.")
+@run_option("clip", float, "Largest norm of the whole gradient; 0: no clipping.")
+@run_option(
     "non_finite",
-    _choice(options.NonFinite),
+    choice(options.NonFinite),
     "After a step whose gradient is not finite, which updates nothing. stop: the run ends at the next line of metrics, naming step and rows; skip: "
     "it goes on, counting them.",
 )
-@_option(
+@run_option(
     "dtype",
-    _choice(options.Dtype),
+    choice(options.Dtype),
     "Of the computation; auto: bf16 on a GPU, fp32 on CPU. Master weights and optimiser are fp32, always, but with fp64, which is for checks: all "
     "is float64 then.",
 )
-@_option(
+@run_option(
     "activation_checkpointing",
-    _choice(options.Checkpointing),
+    choice(options.Checkpointing),
     "Recompute in backward: nothing, all but matrix products and attention, or all. With --compile none is selective: the compiler sees to it.",
 )
 @click.option(
     "--compile/--no-compile",
     "compile",
-    default=_DEFAULTS["compile"],
+    default=DEFAULTS["compile"],
     show_default=True,
     help="Compile each block (torch.compile), all but its kernels: minutes at the start, faster steps.",
 )
-@_option(
+@run_option(
     "reduce",
-    _choice(options.Reduce),
+    choice(options.Reduce),
     "Sum gradients over ranks after each pass, or once a step (holds 4 bytes for every parameter on every rank).",
 )
-@_option("replicas", int, "Whole copies of the model (HSDP): each is sharded over ranks ÷ N neighbours.")
+@run_option("replicas", int, "Whole copies of the model (HSDP): each is sharded over ranks ÷ N neighbours.")
 @click.option(
     "--cpu-offload/--no-cpu-offload",
     "cpu_offload",
-    default=_DEFAULTS["cpu_offload"],
+    default=DEFAULTS["cpu_offload"],
     show_default=True,
     help="Keep master weights and optimiser in the host's memory, and update there: less of the GPU's memory, slower steps.",
 )
-@_option("kernels", _choice(options.Kernels), "auto: fused on a GPU (a missing package is an error), reference on CPU.")
-@_option(
+@run_option(
+    "kernels", choice(options.Kernels), "auto: fused on a GPU (a missing package is an error), reference on CPU."
+)
+@run_option(
     "check",
-    _choice(options.Check),
+    choice(options.Check),
     "Before the first step: prove what `trainer check` does, isolation alone, or nothing. A stored proof that still holds is taken.",
 )
-@_option(
+@run_option(
     "eval_every",
     int,
     "Evaluate every N steps and at the end; 0: never.  [default: at the end, where there are eval rows]",
 )
-@_option("save_every", int, "Checkpoint every N steps, besides at the end and on Ctrl-C; 0: only then.")
-@_option("keep", int, "Keep the newest N checkpoints; 0: all.")
-@_option("log_every", int, "A line of metrics every N steps.")
-@_option("out", str, "The run's folder.  [default: runs/NAME, the name of the shards' folder]")
-@_option(
+@run_option("save_every", int, "Checkpoint every N steps, besides at the end and on Ctrl-C; 0: only then.")
+@run_option("keep", int, "Keep the newest N checkpoints; 0: all.")
+@run_option("log_every", int, "A line of metrics every N steps.")
+@run_option("out", str, "The run's folder.  [default: runs/NAME, the name of the shards' folder]")
+@run_option(
     "resume",
     str,
     "auto: go on from the run folder's newest checkpoint; never; or a run's or checkpoint's folder.",
     metavar="auto|never|DIR",
 )
-@_option("seed", int, "Of the order of rows and of random weights.")
+@run_option("seed", int, "Of the order of rows and of random weights.")
 @click.option(
     "--tokenizer-check/--no-tokenizer-check",
     "tokenizer_check",
-    default=_DEFAULTS["tokenizer_check"],
+    default=DEFAULTS["tokenizer_check"],
     help="Refuse a model whose tokenizer.json is not the one that made the shards.",
 )
 @config_option
@@ -228,15 +199,15 @@ def run(dry_run: bool, **values: object) -> int:
 
 @main.command(short_help="Prove on this model and these shards that packing changes nothing.")
 @click.option("--shards", required=True, help="Folder that `packer build` wrote.")
-@_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
-@_option("init", _choice(options.Init), "Its weights, or random ones made with --seed.")
-@_option("dtype", _choice(options.Dtype), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
-@_option("kernels", _choice(options.Kernels), "As `run` would take them: auto, fused or reference.")
-@_option("seed", int, "Of random weights.")
+@run_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@run_option("init", choice(options.Init), "Its weights, or random ones made with --seed.")
+@run_option("dtype", choice(options.Dtype), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
+@run_option("kernels", choice(options.Kernels), "As `run` would take them: auto, fused or reference.")
+@run_option("seed", int, "Of random weights.")
 @click.option(
     "--tokenizer-check/--no-tokenizer-check",
     "tokenizer_check",
-    default=_DEFAULTS["tokenizer_check"],
+    default=DEFAULTS["tokenizer_check"],
     help="Fail where the model's tokenizer.json is not the one that made the shards.",
 )
 @click.option("--as-is", is_flag=True, help="Measure the model as transformers alone runs it, from position ids.")
@@ -261,6 +232,7 @@ def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
     return prove(config, as_is=as_is, json=as_json, out=out)
 
 
+main.add_command(compare)
 main.add_command(export)
 
 

@@ -1,0 +1,126 @@
+"""`trainer compare --strict`: in float64, the rungs have the same weights after every step, to rounding.
+
+In float32 two right computations part: sums are taken in another order, and Adam divides small gradients by their own size. In float64 the parting stays at 1e-13 of
+the distance that a parameter has gone, over tens of steps, while a leak, a wrong mask or a wrong normalisation shows at the first. So the rungs are trained side by
+side, and after each step each parameter w is held against the padded reference's w′, both having begun at w₀:
+
+    ‖w − w′‖ ≤ 1e-9 · ‖w′ − w₀‖ + 64 · ε · ‖w′‖
+
+    found = train_side_by_side(setting, rungs, check=check, advance=lambda steps: None)
+    found.equal, found.parted
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from trainer.compare.rungs import Rung, Trainee, make_trainee, work_of
+from trainer.compare.setting import Setting
+from trainer.compare.training import one_step
+from trainer.config import RunConfig
+from trainer.loader import ShardCheck
+
+TOLERANCE = 1e-9
+_ROUNDINGS = 64
+_PREFIX = "model."  # of the wrapper, before the names that transformers uses
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parted:
+    """Where weights first differ: the step (from 1; 0: at the start), the parameter that differs most, and by how much of the distance that it has gone.
+    parameters: how many differ, of `of`."""
+
+    rung: str
+    seed: int
+    step: int
+    parameter: str
+    error: float
+    parameters: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strict:
+    """errors: by rung, the largest ‖w − w′‖ ÷ ‖w′ − w₀‖ of any parameter after any step that was made. parted: None where all steps were made and all agree."""
+
+    steps: int
+    errors: Mapping[str, float]
+    parted: Parted | None
+
+    @property
+    def equal(self) -> bool:
+        return self.parted is None
+
+
+def train_side_by_side(
+    setting: Setting,
+    rungs: Sequence[tuple[Rung, RunConfig]],
+    *,
+    check: ShardCheck,
+    advance: Callable[[float], None],
+) -> Strict:
+    """Trains all rungs at once, each seed in turn, and ends at the first step after which one differs from the first of them. The configs say float64."""
+    errors = {rung.name: 0.0 for rung, _ in rungs[1:]}
+    made = 0
+    for seed in setting.seeds:
+        seeded = [(rung, dataclasses.replace(config, seed=seed)) for rung, config in rungs]
+        trainees = [make_trainee(rung, setting, config) for rung, config in seeded]
+        works = [work_of(rung, setting, config, check) for rung, config in seeded]
+        start = {name: value.clone() for name, value in _weights(trainees[0]).items()}
+        for step in range(setting.steps + 1):
+            for trainee, work, (_, config) in zip(trainees, works, seeded, strict=True) if step else ():
+                one_step(trainee, next(work), setting, config)
+            reference = _weights(trainees[0])
+            for (rung, _), trainee in list(zip(rungs, trainees, strict=True))[1:]:
+                worst, parted = _compare(_weights(trainee), reference, start)
+                errors[rung.name] = max(errors[rung.name], worst)
+                if parted is not None:
+                    name, error, count = parted
+                    return Strict(
+                        steps=made,
+                        errors=errors,
+                        parted=Parted(
+                            rung=rung.name,
+                            seed=seed,
+                            step=step,
+                            parameter=name.removeprefix(_PREFIX),
+                            error=error,
+                            parameters=count,
+                            of=len(start),
+                        ),
+                    )
+            made += step > 0
+            advance(len(rungs) if step else 0)
+        check.finish()
+    return Strict(steps=made, errors=errors, parted=None)
+
+
+def _compare(
+    weights: Mapping[str, Tensor], reference: Mapping[str, Tensor], start: Mapping[str, Tensor]
+) -> tuple[float, tuple[str, float, int] | None]:
+    """The largest error, and, where any parameter is beyond its tolerance, the worst of these, its error, and their number."""
+    apart = torch.stack([(weights[name] - reference[name]).norm() for name in start])
+    gone = torch.stack([(reference[name] - start[name]).norm() for name in start])
+    size = torch.stack([reference[name].norm() for name in start])
+    allowed = TOLERANCE * gone + _ROUNDINGS * torch.finfo(torch.float64).eps * size
+    # A parameter that has not moved, or hardly, has no error relative to that: what is within rounding of its size counts as none.
+    error = torch.where(apart > _ROUNDINGS * torch.finfo(torch.float64).eps * size, apart / gone, 0.0)
+    beyond = ~(apart <= allowed)  # where a number is none, too
+    if not bool(beyond.any()):
+        return float(error.max()), None
+    ranked = torch.where(beyond, apart / allowed.clamp(min=1e-300), -1.0).nan_to_num(nan=torch.inf)
+    place = int(ranked.argmax())
+    return float(error.max()), (list(start)[place], float(error[place]), int(beyond.sum()))
+
+
+def _weights(trainee: Trainee) -> dict[str, Tensor]:
+    return {
+        name: (value.to_local() if isinstance(value, DTensor) else value).detach()
+        for name, value in trainee.model.named_parameters()
+    }
