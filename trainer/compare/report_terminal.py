@@ -19,6 +19,7 @@ def print_comparison(found: Comparison) -> None:
     console = new_console()
     _ladder(console, found)
     _losses(console, found)
+    _bound(console, found)
     for name, outcome in found.outcomes.items():
         style = {True: "green", False: "bold red", None: "yellow"}[outcome.equivalent]
         console.print(Text(f"{name}: {_verdict(outcome, found)}", style=style))
@@ -56,7 +57,8 @@ def _ladder(console: Console, found: Comparison) -> None:
     rungs = document_of(found)["ladder"]
     assert isinstance(rungs, list)
     on_gpu = any(rung["launches_per_useful_token"] is not None for rung in rungs)
-    steps = " ".join(dict.fromkeys(f"{rung['steps']:,}" for rung in rungs))
+    steps = " or ".join(dict.fromkeys(f"{rung['steps']:,}" for rung in rungs))
+    compiled = any(rung["graphs_compiled"] for rung in rungs)
     table = new_table(
         f"Speed ({steps} steps, {_seeds(found)})",
         "\nrung",
@@ -64,12 +66,12 @@ def _ladder(console: Console, found: Comparison) -> None:
         "\nratio",
         "slots\na token",
         "\npasses",
-        "operations\na token",
+        "ops\na token",
         *(["launches\na token"] if on_gpu else []),
-        "\ngraphs",
+        *(["graphs\nmade"] if compiled else []),
         "memory\nMB",
     )
-    table.columns[0].no_wrap = True
+    table.padding, table.columns[0].no_wrap = (0, 1, 0, 0), True
     for rung in rungs:
         table.add_row(
             rung["name"],
@@ -79,14 +81,14 @@ def _ladder(console: Console, found: Comparison) -> None:
             f"{rung['passes']:,.0f}",
             f"{rung['ops_per_useful_token']:,.2f}",
             *([f"{rung['launches_per_useful_token']:,.2f}"] if on_gpu else []),
-            f"{rung['graphs_compiled']:,}",
+            *([f"{rung['graphs_compiled']:,}"] if compiled else []),
             f"{rung['peak_memory_bytes'] / 1e6:,.0f}",
         )
     console.print(table)
     console.print(
         Text(
-            "A token here is one of an example, padding not counted. Operations and memory are those of one step. "
-            "All rungs share loss, optimiser and schedule."
+            "A token is one of an example, padding not counted. Operations and memory are those of one step"
+            f"{'' if compiled else '; no graphs were compiled'}."
         )
     )
     console.print()
@@ -123,26 +125,34 @@ def _losses(console: Console, found: Comparison) -> None:
     console.print()
 
 
+def _bound(console: Console, found: Comparison) -> None:
+    outcome = next(iter(found.outcomes.values()))
+    margin = f"{found.margin_share:.2%} of the padded loss, ±{outcome.margin:.4f}"
+    if outcome.floor is None:
+        said = f"Held against the margin: {margin}. What the order of examples inside a step makes was not measured."
+    elif outcome.floor > outcome.margin:
+        said = (
+            f"Held against ±{outcome.floor:.4f}: so far apart do two padded runs come that differ only in the order of examples inside a step. "
+            f"It is more than the margin: {margin}."
+        )
+    else:
+        said = (
+            f"Held against the margin: {margin}. Two padded runs that differ only in the order of examples inside a step come "
+            f"{outcome.floor:.4f} apart."
+        )
+    console.print(Text(said))
+
+
 def _verdict(outcome: Outcome, found: Comparison) -> str:
-    bound = f"±{outcome.bound:.4f} ({_bound(outcome, found)})"
     match outcome.verdict:
         case "equivalent":
-            return f"equivalent: the interval lies inside {bound}"
+            return "equivalent: the whole interval lies inside"
         case "not equivalent":
-            return f"not equivalent: the interval lies outside {bound}"
+            return "not equivalent: the whole interval lies outside"
         case "not shown":
-            return f"not equivalent, as far as {_seeds(found)} show: the interval reaches over {bound}; more --seeds make it narrower"
+            return f"not shown to be equivalent: the interval of {_seeds(found)} reaches over it; more --seeds make it narrower"
         case "too few seeds":
-            return f"too few seeds to say: {_seeds(found)}, and 3 are the least; the bound would be {bound}"
-
-
-def _bound(outcome: Outcome, found: Comparison) -> str:
-    margin = f"{found.margin_share:.3g}".rstrip("0") if found.margin_share < 0.001 else f"{found.margin_share:.2%}"
-    if outcome.floor is None:
-        return f"{margin} of the padded loss; no replicates were made"
-    if outcome.floor > outcome.margin:
-        return f"what another order of the examples inside a step makes of the same run; the margin is {outcome.margin:.4f}"
-    return f"{margin} of the padded loss; another order of the examples inside a step makes up to {outcome.floor:.4f}"
+            return f"too few seeds to say: {_seeds(found)}, and 3 are the least"
 
 
 def _seeds(found: Comparison) -> str:

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trainer.kernels import Choice
-from trainer.library import for_training, read_config
+from trainer.library import for_training, read_config, widen
 from trainer.model import PackedModel
 from trainer.segments import Segments
 
@@ -42,7 +42,7 @@ def build_stock(source: str, dtype: torch.dtype) -> PreTrainedModel:
     config = for_training(read_config(source))
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)  # type: ignore[no-untyped-call]  # untyped in transformers
-    return model
+    return widen(model, dtype)
 
 
 def stock_layers(model: PreTrainedModel) -> tuple[Choice, ...]:
