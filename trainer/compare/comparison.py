@@ -10,8 +10,10 @@ them. One model is in memory at a time.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from packer.progress import Progress
@@ -72,7 +74,7 @@ def compare(
     if replicates:
         todo.append((*rungs[0], 1))
     steps = total_steps(setting, rungs, replicates=replicates)
-    with progress.stage("compare", unit="steps", total=steps) as advance:
+    with _collecting(), progress.stage("compare", unit="steps", total=steps) as advance:
         for number, seed in enumerate(setting.seeds):
             first = number % len(todo)
             for rung, config, replicate in (*todo[first:], *todo[:first]):
@@ -108,3 +110,14 @@ def compare(
             for rung, _ in rungs[1:]
         },
     )
+
+
+@contextmanager
+def _collecting() -> Iterator[None]:
+    """While inside, the collector looks only at what has come since: a collection before each run then takes a millisecond and not a third of a second."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -68,15 +68,12 @@ def train(
     replicate: int = 0,
     costs: bool = False,
 ) -> Trained:
-    """Trains a rung from its start with the options of config, seed included, and lets go of all its memory. advance: called with 1 after each step.
+    """Trains a rung from its start with the options of config, seed included, once the run before it has let go of its memory. advance: called with 1 a step.
 
     Raises GateError where a gradient is not finite.
     """
     _forget(setting.ranks.device)
-    try:
-        return _train(rung, setting, config, check=check, advance=advance, replicate=replicate, costs=costs)
-    finally:
-        _forget(setting.ranks.device)
+    return _train(rung, setting, config, check=check, advance=advance, replicate=replicate, costs=costs)
 
 
 def _train(
