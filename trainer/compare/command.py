@@ -98,8 +98,12 @@ def _prepare(options: Options, ranks: Ranks) -> tuple[Setting, Rungs]:
     dtype = "fp64" if options.strict else "bf16" if ranks.device.type == "cuda" else "fp32"
     if config.dtype == "auto" or options.strict:
         config = dataclasses.replace(config, dtype=dtype)  # type: ignore[arg-type]  # one of the words of Dtype
-    if options.strict and config.kernels == "auto":
-        config = dataclasses.replace(config, kernels="reference")  # fused kernels know no float64
+    if options.strict and config.kernels == "fused":
+        raise UserError(
+            "--strict and --kernels fused were both given: fused kernels know no float64", "leave one of them out"
+        )
+    if options.strict:
+        config = dataclasses.replace(config, kernels="reference")
     setting = make_setting(config, seeds=options.seeds, most_held_out=options.most_held_out, ranks=ranks)
     check_source(setting.base.model, init=config.init)
     resolve("attention", config.kernels, ranks.device)
@@ -127,7 +131,7 @@ def _tell(setting: Setting, rungs: Rungs, notes: list[tuple[str, str]]) -> None:
         (
             "data",
             f"{base.corpus.name}: {setting.steps:,} steps of {base.config.rows_per_step:,} rows of {base.corpus.capacity:,} slots, "
-            f"seeds {', '.join(map(str, setting.seeds))}",
+            f"seed{'s' if len(setting.seeds) > 1 else ''} {', '.join(map(str, setting.seeds))}",
         ),
         ("rungs", ", ".join(rung.name for rung, _ in rungs)),
         (

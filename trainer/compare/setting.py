@@ -9,7 +9,6 @@ Held out is the eval split where the shards have one (or --eval-shards); else th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,12 +104,17 @@ def make_setting(config: RunConfig, *, seeds: int, most_held_out: int, ranks: Ra
 
 
 def _spread_over(corpus: Corpus, first: int, most: int) -> tuple[tuple[Example, ...], int]:
-    """At most so many examples with targets of the rows from `first` on, evenly spread, and how many examples there are."""
-    total = int(corpus.column("num_examples")[first:].sum())
-    wanted = set(np.linspace(0, total - 1, min(most, total)).round().astype(int).tolist()) if total else set()
-    chosen = [example for number, example in enumerate(_from(corpus, first)) if number in wanted]
+    """At most so many examples with targets of the rows from `first` on, evenly spread, and how many examples there are. Their shards are held against their
+    digests."""
+    counts = corpus.column("num_examples")[first:].astype(np.int64)
+    ends, total = np.cumsum(counts), int(counts.sum())
+    wanted = np.unique(np.linspace(0, total - 1, min(most, total)).round().astype(np.int64))
+    rows = np.searchsorted(ends, wanted, side="right")
+    places = wanted - (ends[rows] - counts[rows])
+    for shard in sorted({corpus.shard_of(first + int(row)) for row in rows}):
+        corpus.verify_shard(shard)
+    chosen: list[Example] = []
+    for row in np.unique(rows).tolist():
+        examples = list(read_examples(corpus, [first + row]))
+        chosen += [examples[place] for place in places[rows == row].tolist()]
     return tuple(example for example in chosen if example.mask.any()), total
-
-
-def _from(corpus: Corpus, first: int) -> Iterator[Example]:
-    return read_examples(corpus, range(first, len(corpus)))

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from trainer.check.doubles import plain_functions
 from trainer.compare.rungs import Rung, Trainee, make_trainee, work_of
 from trainer.compare.setting import Setting
 from trainer.compare.training import one_step
@@ -76,7 +77,10 @@ def train_side_by_side(
         start = {name: value.clone() for name, value in _weights(trainees[0]).items()}
         for step in range(setting.steps + 1):
             for trainee, work, (_, config) in zip(trainees, works, seeded, strict=True) if step else ():
-                one_step(trainee, next(work), setting, config)
+                with plain_functions(
+                    trainee.model.model
+                ):  # installed fused kernels, of which the library would make use, know no float64
+                    one_step(trainee, next(work), setting, config)
             reference = _weights(trainees[0])
             for (rung, _), trainee in list(zip(rungs, trainees, strict=True))[1:]:
                 error = _errors(_weights(trainee), reference, start)

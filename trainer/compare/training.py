@@ -10,6 +10,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,7 @@ from trainer.kernels import Choice
 from trainer.loader import Prefetch, ShardCheck, StepWork
 from trainer.metrics import graphs_compiled
 from trainer.optim import learning_rate
+from trainer.parallel import compiling
 from trainer.step import StepResult, train_step
 
 _READ_AHEAD = 2
@@ -142,23 +144,25 @@ def one_step(trainee: Trainee, work: StepWork, setting: Setting, config: RunConf
     """The optimiser step of a run, on whatever passes it is given."""
     steps = setting.prepared(config).order.steps
     torch.manual_seed(config.seed * 1_000_003 + work.plan.step)  # what a model with dropout draws
-    return train_step(
-        trainee.model,
-        trainee.units,
-        trainee.optimizer,
-        work.passes,
-        denominator=work.plan.denominator,
-        lr=learning_rate(
-            work.plan.step,
-            peak=config.lr,
-            warmup=warmup_steps(config.warmup, total=steps),
-            steps=steps,
-            schedule=config.schedule,
-        ),
-        clip=config.clip,
-        reduce=config.reduce,
-        device=setting.ranks.device,
+    rate = learning_rate(
+        work.plan.step,
+        peak=config.lr,
+        warmup=warmup_steps(config.warmup, total=steps),
+        steps=steps,
+        schedule=config.schedule,
     )
+    with compiling() if config.compile else nullcontext():
+        return train_step(
+            trainee.model,
+            trainee.units,
+            trainee.optimizer,
+            work.passes,
+            denominator=work.plan.denominator,
+            lr=rate,
+            clip=config.clip,
+            reduce=config.reduce,
+            device=setting.ranks.device,
+        )
 
 
 def _cost(trainee: Trainee, work: StepWork, setting: Setting, config: RunConfig) -> Cost:

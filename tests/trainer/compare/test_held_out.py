@@ -100,3 +100,13 @@ def test_the_loss_of_a_run_is_that_of_its_last_weights(tmp_path: Path) -> None:
         done = train(PACKED, setting, config, check=check, advance=lambda _: None)
         untrained = held_out_loss(make_trainee(PACKED, setting, config).model, setting)
     assert done.held_out != untrained
+
+
+def test_a_damaged_eval_shard_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    config = a_config(tmp_path, random_rows(6, seed=0), eval_rows=random_rows(3, seed=1))
+    shard = tmp_path / "packed" / "eval" / "shard-00000.arrow"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(UserError, match=r"eval/shard-00000\.arrow"), a_setting(config):
+        pass
