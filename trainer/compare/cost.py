@@ -1,10 +1,11 @@
 """What one optimiser step costs a host: the operations that it dispatches, the kernels that it launches, and the memory that it holds at most.
 
 Operations are calls that reach torch's dispatcher below autograd, forward, backward and update alike, views included: each costs the host some microseconds,
-whatever its size, and on a GPU most of them launch a kernel. A compiled region counts as none. On a CPU the memory is the largest sum of tensors alive at
-once, those of the model and its optimiser included, without what an operation allocates and frees inside itself; on a GPU it is the most that the allocator gave out.
+whatever its size, and on a GPU most of them launch a kernel. On a CPU the memory is the largest sum of tensors alive at once, those of the model and its
+optimiser included, without what an operation allocates and frees inside itself; on a GPU it is the most that the allocator gave out. Compiled code runs
+uncompiled while it is watched, so of that neither is counted.
 
-    cost = cost_of(lambda: train_step(...), device=device, resident=tensors)
+    cost = cost_of(lambda: train_step(...), device=device, resident=tensors, compiled=False)
     cost.operations, cost.peak_bytes
 """
 
@@ -23,9 +24,10 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """Of one step. launches: kernels sent to a GPU, None on a CPU. peak_bytes: None on a GPU, whose allocator knows better."""
+    """Of one step. operations: None of compiled code. launches: kernels sent to a GPU, None on a CPU. peak_bytes: None on a GPU, whose allocator knows
+    better, and of compiled code."""
 
-    operations: int
+    operations: int | None
     launches: int | None
     peak_bytes: int | None
 
@@ -68,15 +70,21 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in 
         self.alive -= size
 
 
-def cost_of(step: Callable[[], object], *, device: torch.device, resident: Iterable[Tensor]) -> Cost:
-    """Runs `step`, counting; on a GPU a second time under torch's profiler. resident: tensors of model and optimiser, there before and after it."""
-    with _Watch(resident) as watch:
-        step()
-    if device.type != "cuda":
-        return Cost(operations=watch.operations, launches=None, peak_bytes=watch.most)
+def cost_of(step: Callable[[], object], *, device: torch.device, resident: Iterable[Tensor], compiled: bool) -> Cost:
+    """Runs `step` once, counting, and on a GPU once under torch's profiler. resident: tensors of model and optimiser, there before and after it."""
+    operations = peak = launches = None
+    if not compiled:
+        with _Watch(resident) as watch:
+            step()
+        operations, peak = watch.operations, watch.most
+    if device.type == "cuda":
+        launches, peak = _launches(step, device), None
+    return Cost(operations=operations, launches=launches, peak_bytes=peak)
+
+
+def _launches(step: Callable[[], object], device: torch.device) -> int:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         step()
         torch.cuda.synchronize(device)
-    launches = sum(event.count for event in profile.key_averages() if "LaunchKernel" in event.key)
-    return Cost(operations=watch.operations, launches=launches, peak_bytes=None)
+    return sum(event.count for event in profile.key_averages() if "LaunchKernel" in event.key)

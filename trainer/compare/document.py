@@ -4,7 +4,8 @@
     document["loss"]["equivalent"], [rung["ratio"] for rung in document["ladder"]]
 
 ladder     of each rung, the first being what `ratio` is relative to: useful_tokens_per_s (median of the seeds; `_per_seed` all of them), slots_per_useful, steps,
-           passes (forward and backward, of all steps of a seed, mean), ops_per_useful_token, launches_per_useful_token (null on a CPU), graphs_compiled, peak_memory_bytes
+           passes (forward and backward, of all steps of a seed, mean), ops_per_useful_token (null of compiled code), launches_per_useful_token (null on a CPU),
+           graphs_compiled, peak_memory_bytes (null of compiled code on a CPU)
 loss       held-out loss. padded: the reference; packed; difference_per_seed, interval_95, margin, replicate_floor, bound, equivalent, verdict: of packed. rungs: the
            same for every rung. replicates: the reference again, in another order
 curves     of each rung and seed: the loss of each step, Σ cross-entropy ÷ targets before its update
@@ -112,12 +113,16 @@ def _rung(found: Comparison, name: str) -> dict[str, object]:
         "slots_per_useful": sum(run.slots for run in runs) / useful,
         "steps": len(first.losses),
         "passes": sum(run.passes for run in runs) / len(runs),
-        "ops_per_useful_token": cost.operations / first.first_tokens,
-        "launches_per_useful_token": None if cost.launches is None else cost.launches / first.first_tokens,
+        "ops_per_useful_token": _per(cost.operations, first.first_tokens),
+        "launches_per_useful_token": _per(cost.launches, first.first_tokens),
         "graphs_compiled": first.graphs,
         "peak_memory_bytes": peak,
         "ratio": per_s / reference,
     }
+
+
+def _per(count: int | None, tokens: int) -> float | None:
+    return None if count is None else count / tokens
 
 
 def _spread(found: Spread) -> dict[str, object]:

@@ -73,16 +73,19 @@ def _ladder(console: Console, found: Comparison) -> None:
     )
     table.padding, table.columns[0].no_wrap = (0, 1, 0, 0), True
     for rung in rungs:
+        operations, launches, memory = (
+            rung[name] for name in ("ops_per_useful_token", "launches_per_useful_token", "peak_memory_bytes")
+        )
         table.add_row(
             rung["name"],
             f"{rung['useful_tokens_per_s']:,.0f}",
             f"{rung['ratio']:.2f}",
             f"{rung['slots_per_useful']:.2f}",
             f"{rung['passes']:,.0f}",
-            f"{rung['ops_per_useful_token']:,.2f}",
-            *([f"{rung['launches_per_useful_token']:,.2f}"] if on_gpu else []),
+            "" if operations is None else f"{operations:,.2f}",
+            *([f"{launches:,.2f}"] if on_gpu else []),
             *([f"{rung['graphs_compiled']:,}"] if compiled else []),
-            f"{rung['peak_memory_bytes'] / 1e6:,.0f}",
+            "" if memory is None else f"{memory / 1e6:,.0f}",
         )
     console.print(table)
     console.print(

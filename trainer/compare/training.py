@@ -172,7 +172,12 @@ def _cost(trainee: Trainee, work: StepWork, setting: Setting, config: RunConfig)
         *trainee.model.buffers(),
         *(value for each in state for value in each.values() if isinstance(value, Tensor)),
     ]
-    return cost_of(lambda: one_step(trainee, work, setting, config), device=setting.ranks.device, resident=resident)
+    return cost_of(
+        lambda: one_step(trainee, work, setting, config),
+        device=setting.ranks.device,
+        resident=resident,
+        compiled=config.compile,
+    )
 
 
 def _wait(device: torch.device) -> None:
