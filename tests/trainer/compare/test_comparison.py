@@ -17,7 +17,9 @@ from tests.trainer.compare.benches import HYBRID, a_config, a_setting, leaking, 
 from tests.trainer.shards_fixture import CAPACITY, Example, random_rows
 from trainer.compare import training
 from trainer.compare.comparison import Comparison, Rungs, compare, ladder
+from trainer.compare.cost import Cost
 from trainer.compare.document import document_of
+from trainer.compare.report_terminal import print_comparison
 from trainer.compare.rungs import PACKED, PADDED_STOCK
 from trainer.compare.training import train
 from trainer.config import RunConfig
@@ -167,3 +169,31 @@ def test_a_gradient_that_is_not_finite_ends_it_naming_rung_seed_and_step(
     config = a_config(tmp_path, random_rows(6, seed=0), eval_rows=random_rows(3, seed=1), model="qwen3", seed=4)
     with pytest.raises(GateError, match=r"packed, seed 4: the gradient of step 2 is not finite \(1 of 3 steps\)"):
         compared(config, [(PACKED, config), (PADDED_STOCK, config)], seeds=1)
+
+
+def test_the_tables_fit_80_columns_with_the_columns_of_a_gpu_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = a_config(tmp_path, random_rows(6, seed=0), eval_rows=random_rows(3, seed=1), model="qwen3", steps=2)
+    found = compared(config, ladder(config), seeds=1)
+    runs = {
+        name: tuple(
+            dataclasses.replace(
+                run,
+                cost=Cost(operations=31 * run.first_tokens, launches=17 * run.first_tokens, peak_bytes=None),
+                peak_bytes=123_456_000_000,
+                timed_tokens=987_654,
+                timed_s=1.0,
+                graphs=12,
+            )
+            for run in done
+        )
+        for name, done in found.runs.items()
+    }
+    monkeypatch.setenv("COLUMNS", "80")
+    print_comparison(dataclasses.replace(found, runs=runs))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    first = next(line.split() for line in lines if line.startswith("padded-kernels"))
+    assert first[1:3] == ["987,654", "1.00"]
+    assert first[5:] == ["31.00", "17.00", "12", "123,456"]
