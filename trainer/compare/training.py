@@ -143,7 +143,7 @@ def _train(
 def one_step(trainee: Trainee, work: StepWork, setting: Setting, config: RunConfig) -> StepResult:
     """The optimiser step of a run, on whatever passes it is given."""
     steps = setting.prepared(config).order.steps
-    torch.manual_seed(config.seed * 1_000_003 + work.plan.step)  # what a model with dropout draws
+    torch.manual_seed((config.seed * 1_000_003 + work.plan.step) % 2**63)  # what a model with dropout draws
     rate = learning_rate(
         work.plan.step,
         peak=config.lr,

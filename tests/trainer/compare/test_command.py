@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from tests.trainer.compare.benches import a_config, leaking, rows_that_repeat
 from trainer.cli import main
-from trainer.compare import comparison
+from trainer.compare import command, comparison
 
 LADDER = {
     "name",
@@ -74,7 +76,7 @@ def test_three_seeds_are_told_in_two_tables_of_80_columns_and_a_verdict(compare:
     assert "Held against the margin: 0.50% of the padded loss" in done.stdout
     assert "padded-stock, in another order" in done.stdout
     assert "seed 2  packed: loss" in done.stderr
-    assert "16 of 56 examples" not in done.stderr  # all of them fit
+    assert "56 of 56 examples" in done.stderr
 
 
 def test_the_document_has_the_fields_that_are_promised(compare: Compare) -> None:
@@ -154,6 +156,8 @@ def test_strict_says_equal_or_the_first_step_and_parameter(compare: Compare, mon
         (["--model", "./nowhere"], "no such folder"),
         (["--against", "nowhere.toml"], "--against nowhere.toml: No such file"),
         (["--kernels", "fused"], "needs a GPU"),
+        (["--strict", "--kernels", "fused"], "fused kernels know no float64"),
+        (["--seed", str(2**63 - 2)], "do not fit 63 bits"),
         (["--stepz", "3"], "no option --stepz"),
     ],
 )
@@ -168,11 +172,6 @@ def test_wrong_use_is_two_lines_and_status_2(compare: Compare, more: list[str], 
 
 
 def test_under_torchrun_it_is_refused(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
-    import dataclasses
-    from contextlib import contextmanager
-
-    from trainer.compare import command
-
     start = command.start_ranks
 
     @contextmanager

@@ -97,7 +97,7 @@ def test_ids_in_two_dimensions_have_one_example_a_line_padded_at_its_end() -> No
     assert batch.to(torch.device("cpu")) is batch
     for line, example in enumerate(examples):
         assert batch.input_ids[line].tolist() == [*example.ids.tolist(), *[PAD] * (9 - len(example))]
-        assert batch.position_ids[line, : len(example)].tolist() == list(range(len(example)))
+        assert batch.position_ids[line].tolist() == [*range(len(example)), *range(9 - len(example))]
     assert flat.segments.lengths == [5, 4, 9, 3, 6]
     # 27 slots and 7 boundaries: neither is a multiple of what the buffer is aligned to
     assert flat.segments.cu_seqlens.tolist() == [0, 5, 9, 18, 21, 27, 27]
