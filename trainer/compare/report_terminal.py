@@ -113,8 +113,8 @@ def _losses(console: Console, found: Comparison) -> None:
             rung.name,
             f"{held_out.mean:.4f}",
             "" if held_out.std is None else f"{held_out.std:.4f}",
-            "" if outcome is None else f"{outcome.differences.mean:+.5f}",
-            "" if outcome is None or outcome.interval is None else "{:+.5f} to {:+.5f}".format(*outcome.interval),
+            "" if outcome is None else _signed(outcome.differences.mean),
+            "" if outcome is None or outcome.interval is None else " to ".join(map(_signed, outcome.interval)),
         )
     table.columns[0].no_wrap = True
     console.print(table)
@@ -141,7 +141,7 @@ def _bound(console: Console, found: Comparison) -> None:
     else:
         said = (
             f"Held against the margin: {margin}. Two padded runs that differ only in the order of examples inside a step come "
-            f"{outcome.floor:.4f} apart."
+            f"{_signed(outcome.floor).removeprefix('+')} apart."
         )
     console.print(Text(said))
 
@@ -156,6 +156,11 @@ def _verdict(outcome: Outcome, found: Comparison) -> str:
             return f"not shown to be equivalent: the interval of {_seeds(found)} reaches over it; more --seeds make it narrower"
         case "too few seeds":
             return f"too few seeds to say: {_seeds(found)}, and 3 are the least"
+
+
+def _signed(value: float) -> str:
+    """A difference of losses; one that five places would make 0 is shown by its size."""
+    return f"{value:+.5f}" if value == 0 or abs(value) >= 1e-4 else f"{value:+.1e}"
 
 
 def _seeds(found: Comparison) -> str:
