@@ -88,6 +88,9 @@ def compare(
                     costs=number == 0 and not replicate,
                 )
                 (again if replicate else runs[rung.name]).append(done)
+                if number == 0 and not replicate:
+                    layers = ", ".join(f"{each.layer} {each.kernel}" for each in dict.fromkeys(done.layers))
+                    progress.say(f"layers  {rung.name}: {layers}")
                 what = f"{rung.name}{', in another order' if replicate else ''}"
                 progress.say(
                     f"seed {seed}  {what}: loss {done.losses[0]:.4f} → {done.losses[-1]:.4f}, held out {done.held_out:.4f}, "
