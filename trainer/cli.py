@@ -22,7 +22,9 @@ from packer.errors import UserError
 from trainer import config as options
 from trainer.cli_compare import compare
 from trainer.cli_export import export
-from trainer.cli_options import DEFAULTS, Numbers, choice, run_option
+from trainer.cli_options import DEFAULTS, Numbers
+from trainer.cli_options import choice as _choice
+from trainer.cli_options import option as _option
 from trainer.config import RunConfig
 
 _RANK_0_SPEAKS_S = 10
@@ -72,59 +74,57 @@ def main() -> None:
 
 @main.command(short_help="Train on a folder of packed shards, alone or under torchrun.")
 @click.option("--shards", required=True, help="Folder that `packer build` wrote, or its address: s3://bucket/packed.")
-@run_option(
-    "eval_shards", str, "Folder with rows to evaluate on.  [default: the eval split of --shards, if it has one]"
-)
-@run_option(
+@_option("eval_shards", str, "Folder with rows to evaluate on.  [default: the eval split of --shards, if it has one]")
+@_option(
     "cache",
     str,
     "Folder for what is fetched from an address.  [default: ~/.cache/packer]",
     envvar="PACKER_CACHE",
     show_envvar=True,
 )
-@run_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
-@run_option("init", choice(options.Init), "Start from its weights, or from random ones made with --seed.")
-@run_option("steps", int, "Optimiser steps.")
-@run_option("epochs", int, "Times through the rows.  [default: 1, unless --steps]")
-@run_option("rows_per_step", int, "Rows of an optimiser step, over all ranks.")
-@run_option("micro_rows", int, "Rows a rank computes in one pass.")
-@run_option(
+@_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@_option("init", _choice(options.Init), "Start from its weights, or from random ones made with --seed.")
+@_option("steps", int, "Optimiser steps.")
+@_option("epochs", int, "Times through the rows.  [default: 1, unless --steps]")
+@_option("rows_per_step", int, "Rows of an optimiser step, over all ranks.")
+@_option("micro_rows", int, "Rows a rank computes in one pass.")
+@_option(
     "balance",
-    choice(options.Balance),
+    _choice(options.Balance),
     "batch: sort a step's rows by attention cost, so that ranks work on like rows; window: make each step of like rows, out of 16 steps; off: stream order.",
 )
-@run_option("skip_rows", Numbers(int), "Rows that keep their place but are not trained on: 17,1204.")
-@run_option(
+@_option("skip_rows", Numbers(int), "Rows that keep their place but are not trained on: 17,1204.")
+@_option(
     "loss_weighting",
-    choice(options.LossWeighting),
+    _choice(options.LossWeighting),
     "What a step minimises. token: the sum of cross-entropy over its targets ÷ their number. example: the mean over its examples of the mean over "
     "each one's targets, so that a long answer weighs no more than a short one.",
 )
-@run_option("lr", float, "Peak learning rate. The default suits a pretrained model; random weights want 1e-3 or so.")
-@run_option("warmup", str, "Steps of linear warm-up (100), or a share of the run (0.03).")
-@run_option(
+@_option("lr", float, "Peak learning rate. The default suits a pretrained model; random weights want 1e-3 or so.")
+@_option("warmup", str, "Steps of linear warm-up (100), or a share of the run (0.03).")
+@_option(
     "schedule",
-    choice(options.Schedule),
+    _choice(options.Schedule),
     "After warm-up, down to 0 at the end; wsd: constant, then linear over the last fifth.",
 )
-@run_option("weight_decay", float, "Of matrices; biases, norms, gates and short convolutions have none.")
-@run_option("betas", Numbers(float), "AdamW's two.")
-@run_option("clip", float, "Largest norm of the whole gradient; 0: no clipping.")
-@run_option(
+@_option("weight_decay", float, "Of matrices; biases, norms, gates and short convolutions have none.")
+@_option("betas", Numbers(float), "AdamW's two.")
+@_option("clip", float, "Largest norm of the whole gradient; 0: no clipping.")
+@_option(
     "non_finite",
-    choice(options.NonFinite),
+    _choice(options.NonFinite),
     "After a step whose gradient is not finite, which updates nothing. stop: the run ends at the next line of metrics, naming step and rows; skip: "
     "it goes on, counting them.",
 )
-@run_option(
+@_option(
     "dtype",
-    choice(options.Dtype),
+    _choice(options.Dtype),
     "Of the computation; auto: bf16 on a GPU, fp32 on CPU. Master weights and optimiser are fp32, always, but with fp64, which is for checks: all "
     "is float64 then.",
 )
-@run_option(
+@_option(
     "activation_checkpointing",
-    choice(options.Checkpointing),
+    _choice(options.Checkpointing),
     "Recompute in backward: nothing, all but matrix products and attention, or all. With --compile none is selective: the compiler sees to it.",
 )
 @click.option(
@@ -134,12 +134,12 @@ def main() -> None:
     show_default=True,
     help="Compile each block (torch.compile), all but its kernels: minutes at the start, faster steps.",
 )
-@run_option(
+@_option(
     "reduce",
-    choice(options.Reduce),
+    _choice(options.Reduce),
     "Sum gradients over ranks after each pass, or once a step (holds 4 bytes for every parameter on every rank).",
 )
-@run_option("replicas", int, "Whole copies of the model (HSDP): each is sharded over ranks ÷ N neighbours.")
+@_option("replicas", int, "Whole copies of the model (HSDP): each is sharded over ranks ÷ N neighbours.")
 @click.option(
     "--cpu-offload/--no-cpu-offload",
     "cpu_offload",
@@ -147,30 +147,28 @@ def main() -> None:
     show_default=True,
     help="Keep master weights and optimiser in the host's memory, and update there: less of the GPU's memory, slower steps.",
 )
-@run_option(
-    "kernels", choice(options.Kernels), "auto: fused on a GPU (a missing package is an error), reference on CPU."
-)
-@run_option(
+@_option("kernels", _choice(options.Kernels), "auto: fused on a GPU (a missing package is an error), reference on CPU.")
+@_option(
     "check",
-    choice(options.Check),
+    _choice(options.Check),
     "Before the first step: prove what `trainer check` does, isolation alone, or nothing. A stored proof that still holds is taken.",
 )
-@run_option(
+@_option(
     "eval_every",
     int,
     "Evaluate every N steps and at the end; 0: never.  [default: at the end, where there are eval rows]",
 )
-@run_option("save_every", int, "Checkpoint every N steps, besides at the end and on Ctrl-C; 0: only then.")
-@run_option("keep", int, "Keep the newest N checkpoints; 0: all.")
-@run_option("log_every", int, "A line of metrics every N steps.")
-@run_option("out", str, "The run's folder.  [default: runs/NAME, the name of the shards' folder]")
-@run_option(
+@_option("save_every", int, "Checkpoint every N steps, besides at the end and on Ctrl-C; 0: only then.")
+@_option("keep", int, "Keep the newest N checkpoints; 0: all.")
+@_option("log_every", int, "A line of metrics every N steps.")
+@_option("out", str, "The run's folder.  [default: runs/NAME, the name of the shards' folder]")
+@_option(
     "resume",
     str,
     "auto: go on from the run folder's newest checkpoint; never; or a run's or checkpoint's folder.",
     metavar="auto|never|DIR",
 )
-@run_option("seed", int, "Of the order of rows and of random weights.")
+@_option("seed", int, "Of the order of rows and of random weights.")
 @click.option(
     "--tokenizer-check/--no-tokenizer-check",
     "tokenizer_check",
@@ -199,11 +197,11 @@ def run(dry_run: bool, **values: object) -> int:
 
 @main.command(short_help="Prove on this model and these shards that packing changes nothing.")
 @click.option("--shards", required=True, help="Folder that `packer build` wrote.")
-@run_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
-@run_option("init", choice(options.Init), "Its weights, or random ones made with --seed.")
-@run_option("dtype", choice(options.Dtype), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
-@run_option("kernels", choice(options.Kernels), "As `run` would take them: auto, fused or reference.")
-@run_option("seed", int, "Of random weights.")
+@_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@_option("init", _choice(options.Init), "Its weights, or random ones made with --seed.")
+@_option("dtype", _choice(options.Dtype), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
+@_option("kernels", _choice(options.Kernels), "As `run` would take them: auto, fused or reference.")
+@_option("seed", int, "Of random weights.")
 @click.option(
     "--tokenizer-check/--no-tokenizer-check",
     "tokenizer_check",

@@ -10,7 +10,7 @@ import click
 from packer.console import config_option
 from packer.errors import UserError
 from trainer import config as options
-from trainer.cli_options import DEFAULTS, Numbers, choice, run_option
+from trainer.cli_options import DEFAULTS, Numbers, choice, option
 from trainer.config import RunConfig
 
 
@@ -32,15 +32,15 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 
 @click.command(short_help="Padded against packed: what it does to the loss, and to the speed.")
 @click.option("--shards", required=True, help="Folder that `packer build` wrote.")
-@run_option(
+@option(
     "eval_shards", str, "Folder with rows to evaluate on.  [default: the eval split of --shards, else rows kept back]"
 )
-@run_option("cache", str, "Folder for what is fetched from an address.  [default: ~/.cache/packer]")
-@run_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
-@run_option("init", choice(options.Init), "Its weights, or random ones made with each seed.")
-@run_option("steps", click.IntRange(min=2), "Optimiser steps of each run.", default=60)
+@option("cache", str, "Folder for what is fetched from an address.  [default: ~/.cache/packer]")
+@option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@option("init", choice(options.Init), "Its weights, or random ones made with each seed.")
+@click.option("--steps", type=click.IntRange(min=2), default=60, help="Optimiser steps of each run.")
 @click.option("--seeds", type=click.IntRange(min=1), default=3, help="Runs of each rung; fewer than 3 give no verdict.")
-@run_option("seed", int, "The first seed: of the order of rows and of random weights.")
+@option("seed", int, "The first seed: of the order of rows and of random weights.")
 @click.option(
     "--margin",
     type=Share(),
@@ -68,18 +68,18 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
     help="TOML file of another run's options: a fourth rung, packed, with those.",
     metavar="FILE",
 )
-@run_option("rows_per_step", int, "Packed rows of an optimiser step; their examples are the padded rungs' step.")
-@run_option("micro_rows", int, "Packed rows of a pass; a padded batch has at most as many slots.")
-@run_option("loss_weighting", choice(options.LossWeighting), "What a step minimises, as in `trainer run`.")
-@run_option("lr", float, "Peak learning rate. The default suits a pretrained model; random weights want 1e-3 or so.")
-@run_option("warmup", str, "Steps of linear warm-up (100), or a share of the run (0.03).")
-@run_option("schedule", choice(options.Schedule), "After warm-up.")
-@run_option("weight_decay", float, "Of matrices.")
-@run_option("betas", Numbers(float), "AdamW's two.")
-@run_option("clip", float, "Largest norm of the whole gradient; 0: no clipping.")
-@run_option("dtype", click.Choice(["auto", "bf16", "fp32"]), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
-@run_option("activation_checkpointing", choice(options.Checkpointing), "Recompute in backward, in every rung.")
-@run_option("kernels", choice(options.Kernels), "Of our layers: auto, fused or reference.")
+@option("rows_per_step", int, "Packed rows of an optimiser step; their examples are the padded rungs' step.")
+@option("micro_rows", int, "Packed rows of a pass; a padded batch has at most as many slots.")
+@option("loss_weighting", choice(options.LossWeighting), "What a step minimises, as in `trainer run`.")
+@option("lr", float, "Peak learning rate. The default suits a pretrained model; random weights want 1e-3 or so.")
+@option("warmup", str, "Steps of linear warm-up (100), or a share of the run (0.03).")
+@option("schedule", choice(options.Schedule), "After warm-up.")
+@option("weight_decay", float, "Of matrices.")
+@option("betas", Numbers(float), "AdamW's two.")
+@option("clip", float, "Largest norm of the whole gradient; 0: no clipping.")
+@option("dtype", click.Choice(["auto", "bf16", "fp32"]), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
+@option("activation_checkpointing", choice(options.Checkpointing), "Recompute in backward, in every rung.")
+@option("kernels", choice(options.Kernels), "Of our layers: auto, fused or reference.")
 @click.option(
     "--tokenizer-check/--no-tokenizer-check",
     "tokenizer_check",

@@ -1,8 +1,8 @@
-"""Options that more than one command of the trainer takes: named, typed and defaulted as `RunConfig` has them.
+"""Options that several commands take, each with the default that `RunConfig` has. Only click is imported.
 
 @click.command()
-@run_option("lr", float, "Peak learning rate.")
-def compare(lr: float) -> int: ...
+@option("rows_per_step", int, "Rows of an optimiser step, over all ranks.")
+def run(...): ...
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar, get_args
 
 import click
 
-from trainer import config as options
+from trainer import config
 from trainer.config import RunConfig
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -38,15 +38,13 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click
             self.fail(f"{value!r}: not numbers with commas between them", param, ctx)
 
 
-def run_option(
-    name: str, kind: object, text: str, *, default: object = None, **more: object
-) -> Callable[[_Function], _Function]:
-    """An option of that name in `RunConfig`, with the default of its field unless another is given."""
-    default = DEFAULTS[name] if default is None else default
+def option(name: str, kind: object, text: str, **more: object) -> Callable[[_Function], _Function]:
+    """An option of `run` with the default of `RunConfig`, for any command that takes it."""
+    default = DEFAULTS[name]
     shown = (
         ",".join(map(str, default)) if isinstance(default, tuple) and default else bool(default not in (None, (), ""))
     )
-    return click.option(options.option(name), name, type=kind, default=default, show_default=shown, help=text, **more)  # type: ignore[arg-type]
+    return click.option(config.option(name), name, type=kind, default=default, show_default=shown, help=text, **more)  # type: ignore[arg-type]
 
 
 def choice(words: object) -> click.Choice[str]:
