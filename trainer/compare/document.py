@@ -9,7 +9,7 @@ ladder     of each rung, the first being what `ratio` is relative to: useful_tok
 loss       held-out loss. padded: the reference; packed; difference_per_seed, interval_95, margin, replicate_floor, bound, equivalent, verdict: of packed. rungs: the
            same for every rung. replicates: the reference again, in another order
 curves     of each rung and seed: the loss of each step, Σ cross-entropy ÷ targets before its update
-setting    what was compared, with which versions, on what
+setting    what was compared, with which versions, on what; against: the options in which --against differs
 strict     null, or what --strict found; the others are then empty
 """
 
@@ -25,10 +25,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from trainer.compare.comparison import Comparison, Rungs
+from trainer.compare.rungs import AGAINST
 from trainer.compare.setting import Setting
 from trainer.compare.statistics import Outcome, Spread
 from trainer.compare.strict import TOLERANCE, Strict
 from trainer.compare.training import Trained
+from trainer.config import RunConfig
 
 _PACKAGES = ("packer-trainer", "torch", "transformers", "triton", "flash-linear-attention", "causal-conv1d")
 # Of a run's options, those that decide what a rung trains.
@@ -162,12 +164,11 @@ def _setting(setting: Setting, rungs: Rungs, runs: Mapping[str, Sequence[Trained
             "of": setting.held_out_of,
             "supervised_tokens": held_out,
         },
-        "rungs": {
-            rung.name: {
-                "options": {name: getattr(config, name) for name in _OPTIONS},
-                "layers": [dataclasses.asdict(choice) for run in runs.get(rung.name, [])[:1] for choice in run.layers],
-            }
-            for rung, config in rungs
+        "options": {name: getattr(base.config, name) for name in _OPTIONS},
+        "against": _changed(base.config, rungs),
+        "layers": {
+            name: [f"{each.layer}: {each.kernel}" for each in dict.fromkeys(done[0].layers)]
+            for name, done in runs.items()
         },
         "machine": {
             "device": _device(setting.ranks.device),
@@ -179,6 +180,14 @@ def _setting(setting: Setting, rungs: Rungs, runs: Mapping[str, Sequence[Trained
             **{name: _version(name) for name in _PACKAGES},
         },
     }
+
+
+def _changed(config: RunConfig, rungs: Rungs) -> dict[str, object] | None:
+    """The options in which --against differs; None without it."""
+    other = next((each for rung, each in rungs if rung.name == AGAINST.name), None)
+    if other is None:
+        return None
+    return {name: getattr(other, name) for name in _OPTIONS if getattr(other, name) != getattr(config, name)}
 
 
 def _device(device: torch.device) -> str:

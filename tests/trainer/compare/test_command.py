@@ -14,6 +14,7 @@ import pytest
 from tests.trainer.compare.benches import a_config, leaking, rows_that_repeat
 from trainer.cli import main
 from trainer.compare import command, comparison
+from trainer.compare_page import compare_page
 
 LADDER = {
     "name",
@@ -109,9 +110,11 @@ def test_the_document_has_the_fields_that_are_promised(compare: Compare) -> None
     assert setting["versions"]["torch"]
     assert setting["versions"]["transformers"]
     assert setting["held_out"]["examples"] == 56
-    assert setting["rungs"]["against"]["options"]["lr"] == 0.0001
-    assert setting["rungs"]["packed"]["options"]["lr"] == 0.003
-    assert [each["layer"] for each in setting["rungs"]["packed"]["layers"]] == ["attention"]
+    assert setting["options"]["lr"] == 0.003
+    assert setting["against"] == {"lr": 0.0001}
+    assert setting["layers"]["packed"] == setting["layers"]["padded-kernels"] == ["attention: reference"]
+    assert setting["layers"]["padded-stock"] == ["attention: sdpa", "other layers: transformers"]
+    assert "The numbers are those of trainer compare" in compare_page(document)
     assert "out have no part in a comparison" in done.stderr
 
 
@@ -137,7 +140,7 @@ def test_strict_says_equal_or_the_first_step_and_parameter(compare: Compare, mon
     assert document["strict"]["equal"] is False
     assert document["strict"]["parted"]["step"] == 1
     assert document["strict"]["parted"]["parameter"].startswith(("model.", "lm_head"))
-    assert document["setting"]["rungs"]["packed"]["options"]["dtype"] == "fp64"
+    assert document["setting"]["options"]["dtype"] == "fp64"
     done = compare("--steps", "2", "--seeds", "1", "--strict")
     assert done.status == 1
     assert "not equal: packed parts from padded-stock after step 1 (seed 0)" in " ".join(done.stdout.split())
