@@ -10,7 +10,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", "console", "files", "html", "examples"}
+SHARED = {
+    "types",
+    "errors",
+    "schema",
+    "shards",
+    "manifest",
+    "digest",
+    "order",
+    "console",
+    "files",
+    "html",
+    "examples",
+    "terminal",
+    "progress",
+}
 PURE = (
     "plan",
     "exact_fill",
@@ -48,10 +62,12 @@ ONE_ROOM = {
         "packer/cli_repack.py",
         "packer/console.py",
         "trainer/cli.py",
+        "trainer/cli_compare.py",
         "trainer/cli_export.py",
         "trainer/cli_blame.py",
-        "trainer/cli_parts.py",
+        "trainer/cli_ranks.py",
         "trainer/cli_refused.py",
+        "trainer/cli_options.py",
     },
     "rich": {
         "packer/report.py",
@@ -61,6 +77,7 @@ ONE_ROOM = {
         "packer/report_stats.py",
         "packer/terminal.py",
         "packer/progress.py",
+        "trainer/compare/report_terminal.py",
     },
     "tensorboard": {"trainer/tracker_backends.py"},
     "trackio": {"trainer/tracker_backends.py"},
@@ -149,6 +166,8 @@ def test_each_outside_library_has_one_room(path: Path) -> None:
             "packer/cli_folder.py",
             "packer/cli_repack.py",
             "trainer/cli.py",
+            "trainer/cli_compare.py",
+            "trainer/cli_options.py",
             "packer/__init__.py",
         )
     ],
@@ -172,6 +191,6 @@ def test_environment_switches_live_in_the_command_lines() -> None:
     for path in modules("packer") + modules("trainer"):
         source = path.read_text(encoding="utf-8")
         # torchrun tells each rank who it is by variables: that is read in one place, and by the command line that prints on rank 0.
-        assert "os.environ.get" not in source or path.stem in ("ranks", "cli", "cli_parts", "cli_blame"), (
+        assert "os.environ.get" not in source or path.stem in ("ranks", "cli", "cli_ranks", "cli_blame"), (
             f"{path.name} reads the environment"
         )

@@ -63,9 +63,14 @@ class Shape:
         """Where the chunk table starts in the buffer: on a multiple of 16 bytes, as loads of kernels are compiled for."""
         return (
             (4 + self.weighted + self.balanced) * self.slots
-            + self.slots // 2
+            + self.bounds // 2
             + (1 + bool(self.sources)) * _even_words(self.places)
         )
+
+    @property
+    def bounds(self) -> int:
+        """Where cu_seqlens starts in the int32 part of the buffer: behind seq_idx, on a multiple of 16 bytes too."""
+        return (self.slots + 3) // 4 * 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,15 +121,15 @@ class Batch:
 
 def _views(buffer: Tensor, shape: Shape) -> tuple[Tensor, ...]:
     """input_ids, position_ids, positions, targets (int64 [T]), seq_idx (int32 [T]), cu_seqlens (int32 [M·S+1]), chunk_indices (int32 [chunks, 2]),
-    target_weights (float64 [T], or [0] where the shape is not weighted), segment_sources (int32 [M·S+1], or [0]), slot_weights (float64 [T], or [0]). T is a
-    multiple of 64: each is aligned."""
+    target_weights (float64 [T], or [0] where the shape is not weighted), segment_sources (int32 [M·S+1], or [0]), slot_weights (float64 [T], or [0]).
+    Where T is a multiple of 64, as in rows, each is aligned."""
     slots, words = shape.slots, shape.slots * (4 + shape.weighted + shape.balanced)
     ids, places, positions, targets = (buffer[place * slots : (place + 1) * slots] for place in range(4))
     halves, factors = buffer[words : shape.table].view(torch.int32), buffer[4 * slots : words].view(torch.float64)
     factors, balance = factors[: slots * shape.weighted], factors[slots * shape.weighted :]
     table = buffer[shape.table :].view(torch.int32).view(-1, 2)
-    bounds = halves[slots : slots + shape.places]
-    sources = halves[slots + 2 * _even_words(shape.places) :][: shape.places if shape.sources else 0]
+    bounds = halves[shape.bounds : shape.bounds + shape.places]
+    sources = halves[shape.bounds + 2 * _even_words(shape.places) :][: shape.places if shape.sources else 0]
     return ids, places, positions, targets, halves[:slots], bounds, table, factors, sources, balance
 
 

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import fields
-from typing import TypeVar, get_args
 
 import click
 
 from packer.console import config_option, context_settings, printable, to_toml
 from trainer import config as options
 from trainer.cli_blame import blame
+from trainer.cli_compare import compare
 from trainer.cli_export import export
-from trainer.cli_parts import Numbers, RankCommands
+from trainer.cli_options import DEFAULTS, Numbers
+from trainer.cli_options import choice as _choice
+from trainer.cli_options import option as _option
+from trainer.cli_ranks import RankCommands
 from trainer.cli_refused import refuses_what_is_not_there
 from trainer.config import RunConfig
-
-_Function = TypeVar("_Function", bound=Callable[..., object])
-_DEFAULTS = {field.name: field.default for field in fields(RunConfig)}
-
-
-def _option(name: str, kind: object, text: str, **more: object) -> Callable[[_Function], _Function]:
-    """An option of `run` with the default of `RunConfig`."""
-    default = _DEFAULTS[name]
-    shown = (
-        ",".join(map(str, default)) if isinstance(default, tuple) and default else bool(default not in (None, (), ""))
-    )
-    return click.option(options.option(name), name, type=kind, default=default, show_default=shown, help=text, **more)  # type: ignore[arg-type]
-
-
-def _choice(words: object) -> click.Choice[str]:
-    return click.Choice(get_args(words))
 
 
 @click.group(cls=RankCommands, context_settings=context_settings("TRAINER"))
@@ -108,7 +93,7 @@ def main() -> None:
 @click.option(
     "--compile/--no-compile",
     "compile",
-    default=_DEFAULTS["compile"],
+    default=DEFAULTS["compile"],
     show_default=True,
     help="Compile each block (torch.compile), all but its kernels: minutes at the start, faster steps.",
 )
@@ -121,7 +106,7 @@ def main() -> None:
 @click.option(
     "--cpu-offload/--no-cpu-offload",
     "cpu_offload",
-    default=_DEFAULTS["cpu_offload"],
+    default=DEFAULTS["cpu_offload"],
     show_default=True,
     help="Keep master weights and optimiser in the host's memory, and update there: less of the GPU's memory, slower steps.",
 )
@@ -157,7 +142,7 @@ def main() -> None:
 @click.option(
     "--tokenizer-check/--no-tokenizer-check",
     "tokenizer_check",
-    default=_DEFAULTS["tokenizer_check"],
+    default=DEFAULTS["tokenizer_check"],
     help="Refuse a model whose tokenizer.json is not the one that made the shards.",
 )
 @refuses_what_is_not_there
@@ -191,7 +176,7 @@ def run(dry_run: bool, **values: object) -> int:
 @click.option(
     "--tokenizer-check/--no-tokenizer-check",
     "tokenizer_check",
-    default=_DEFAULTS["tokenizer_check"],
+    default=DEFAULTS["tokenizer_check"],
     help="Fail where the model's tokenizer.json is not the one that made the shards.",
 )
 @click.option("--as-is", is_flag=True, help="Measure the model as transformers alone runs it, from position ids.")
@@ -216,6 +201,7 @@ def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
     return prove(config, as_is=as_is, json=as_json, out=out)
 
 
+main.add_command(compare)
 main.add_command(export)
 main.add_command(blame)
 

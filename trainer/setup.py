@@ -78,10 +78,10 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     compared = ranks.together(lambda: check_tokenizer(prepared, fetch=True))
     if config.init == "pretrained":  # one rank of a machine fetches, the others find it there
         ranks.together(lambda: weight_files(prepared.model) if ranks.local_rank == 0 else [])
-    model, weights = ranks.together(lambda: _plan_model(prepared, ranks))
+    model, weights = ranks.together(lambda: plan_as_run(prepared, ranks))
     if config.router_aux_loss:
         ranks.together(lambda: experts_per_token(model.model))
-    units = _shard(model, config, ranks)
+    units = shard_as_run(model, config, ranks)
     offloaded = config.cpu_offload and ranks.device.type != "cpu"
     ranks.together(lambda: fill(model, model.model, weights, torch.device("cpu") if offloaded else ranks.device))
     if offloaded:
@@ -135,7 +135,7 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     )
 
 
-def _shard(model: PackedModel, config: RunConfig, ranks: Ranks) -> list[FSDPModule]:
+def shard_as_run(model: PackedModel, config: RunConfig, ranks: Ranks) -> list[FSDPModule]:
     """Each wraps what the one before made: compilation, recomputation, sharding."""
     dtype, blocks = DTYPES[config.dtype], model.blocks
     if dtype == torch.float64:
@@ -153,7 +153,8 @@ def _manifests(prepared: Prepared) -> list[Manifest]:
     return [corpus.manifest for corpus in both if corpus is not None]
 
 
-def _plan_model(prepared: Prepared, ranks: Ranks) -> tuple[PackedModel, Weights]:
+def plan_as_run(prepared: Prepared, ranks: Ranks) -> tuple[PackedModel, Weights]:
+    """The model of a run without memory, and where its weights come from; raises UserError where it does not fit the rows."""
     config, manifests = prepared.config, _manifests(prepared)
     model, weights = plan_model(
         prepared.model,

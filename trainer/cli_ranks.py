@@ -1,4 +1,4 @@
-"""What the trainer's commands are made of besides click's own: errors under a launcher, and numbers with commas.
+"""The trainer's commands under a launcher: who tells of an error that every rank meets.
 
 @click.group(cls=RankCommands)
 def main() -> None: ...
@@ -48,21 +48,3 @@ class RankCommands(Commands):
         except (KeyboardInterrupt, click.Abort):
             sys.exit(EXIT_INTERRUPTED)
         sys.exit(status if isinstance(status, int) else 0)
-
-
-class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """Numbers with commas between them: "0.9,0.95"."""
-
-    def __init__(self, kind: type[int] | type[float]) -> None:
-        self.kind = kind
-        self.name = "N,N,…"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int | float, ...]:
-        if isinstance(value, tuple | list):
-            return tuple(value)
-        try:
-            return tuple(self.kind(part) for part in str(value).split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r}: not numbers with commas between them", param, ctx)
