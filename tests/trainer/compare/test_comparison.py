@@ -32,9 +32,8 @@ def compared(config: RunConfig, rungs: Rungs, *, seeds: int = 3, replicates: boo
 
 @pytest.mark.parametrize("model", ["qwen3", pytest.param(HYBRID, marks=pytest.mark.full)])
 def test_a_planted_leak_is_not_equivalent_where_the_packed_rung_without_it_is(tmp_path: Path, model: str) -> None:
-    # What a leak costs shows where there is something to copy from a neighbour, and steps enough to learn to do so: here 13 to 18 % of the loss after 12
-    # steps (the hybrid, whose state fades, 3 to 4 %). With rows of unrelated examples it may stay below any margin for as long; --strict shows it at
-    # the first step, whatever the rows.
+    # How far a leak moves the loss depends on the rows. Here there is an answer to copy from the neighbour, and so less need to learn it: 13 to 18 % more loss
+    # after 12 steps (the hybrid, whose state fades, 3 to 4 %). --strict shows any leak at the first step, whatever the rows.
     config = a_config(
         tmp_path,
         rows_that_repeat(40, seed=0),
