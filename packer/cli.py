@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import shlex
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from packer import __version__
 from packer.cli_folder import FOLDER_COMMANDS
 from packer.cli_repack import repack
 from packer.cli_values import segments, share
-from packer.console import Commands, cache_option, config_option, context_settings, resolved_toml
+from packer.console import Commands, cache_option, config_option, context_settings, resolved_toml, voice_options
 from packer.errors import UserError
 
 
@@ -133,8 +132,12 @@ def _date(text: object) -> datetime.date | None:
     help="Keep the tokenized conversations, so that other capacities need no tokenizing.",
 )
 @click.option("--force", is_flag=True, help="Replace another build in the folder.")
-@click.option("--dry-run", is_flag=True, help="Print the resolved options as a --config file and stop.")
-@click.option("--quiet", is_flag=True, help="No progress and no report.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Say what would be read, learnt and written, on standard error; print the options as a --config file; and stop.",
+)
+@voice_options
 @cache_option
 @config_option
 def build(
@@ -143,6 +146,7 @@ def build(
     mix: tuple[str, ...],
     dry_run: bool,
     quiet: bool,
+    verbose: bool,
     cache: Path | None,
     **options: object,
 ) -> None:
@@ -167,17 +171,21 @@ def build(
         **options,  # type: ignore[arg-type]  # click has converted each to the field's type
     )
     if dry_run:
-        click.echo(
-            f"# packer build {shlex.join(dataset)} --config FILE\n{resolved_toml(click.get_current_context())}",
-            nl=False,
-        )
+        from packer.foresee import foresee
+        from packer.report_dry import print_foresight
+
+        seen = foresee(config)
+        if not quiet:
+            print_foresight(seen, config, out)
+        click.echo(f"# packer build --config FILE\n{resolved_toml(click.get_current_context())}", nl=False)
         return
+    progress = console_progress(quiet=quiet, verbose=verbose)
     if "://" in out:
         from packer.at_address import build_to
 
-        manifest = build_to(out, config, console_progress(quiet=quiet), cache=cache)
+        manifest = build_to(out, config, progress, cache=cache)
     else:
-        manifest = run_build(config, console_progress(quiet=quiet))
+        manifest = run_build(config, progress)
     if not quiet:
         print_build(manifest, out)
 

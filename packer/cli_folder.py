@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from packer.console import cache_option
+from packer.console import cache_option, voice_options
 from packer.errors import GateError, UserError
 
 _PATH = click.argument("path", type=click.Path(path_type=Path))
@@ -56,7 +56,8 @@ def stats(path: str, as_json: bool, ranks: int, rows_per_step: int | None, cache
     help="Conversations to tokenize again with --deep; of a source that has changed since, all are.",
 )
 @_JSON
-def verify(path: Path, deep: bool, sample: int, as_json: bool) -> None:
+@voice_options
+def verify(path: Path, deep: bool, sample: int, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Hold a folder against every rule of the format; status 1 where one is broken.
 
     Checks the manifest and its sums, every digest, every row, and that rows, examples/, the token store, the tokenizer and
@@ -70,10 +71,10 @@ def verify(path: Path, deep: bool, sample: int, as_json: bool) -> None:
     from packer.report_verify import print_verify
     from packer.verify import verify as run_verify
 
-    report = run_verify(path, deep=deep, sample=sample, progress=console_progress(quiet=False))
+    report = run_verify(path, deep=deep, sample=sample, progress=console_progress(quiet=quiet, verbose=verbose))
     if as_json:
         _echo_json(report.to_json())
-    else:
+    elif not quiet:
         print_verify(report, path)
     if report.broken:
         raise GateError(
@@ -140,7 +141,8 @@ def inspect_(
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @_JSON
-def diff(a: Path, b: Path, as_json: bool) -> int:
+@voice_options
+def diff(a: Path, b: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
     """What differs between two builds, and why; status 1 where their rows differ.
 
     Says whether the shards are the same bytes, the same rows in another order, or different; then options, sources, tokenizer,
@@ -154,10 +156,10 @@ def diff(a: Path, b: Path, as_json: bool) -> int:
     from packer.progress import console_progress
     from packer.report_diff import print_diff
 
-    difference = run_diff(a, b, console_progress(quiet=False))
+    difference = run_diff(a, b, console_progress(quiet=quiet, verbose=verbose))
     if as_json:
         _echo_json(difference.to_json())
-    else:
+    elif not quiet:
         print_diff(difference, a, b)
     return 0 if difference.equal else EXIT_NO
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from packer.cli_values import segments, share
-from packer.console import config_option
+from packer.console import config_option, voice_options
 
 
 @click.command()
@@ -37,9 +37,9 @@ from packer.console import config_option
     help="Have the tokenized conversations in the new folder too (as links where the file system can).",
 )
 @click.option("--force", is_flag=True, help="Replace another build in the folder.")
-@click.option("--quiet", is_flag=True, help="No progress and no report.")
+@voice_options
 @config_option
-def repack(path: Path, quiet: bool, max_loss: str, max_segments: str | None, **options: object) -> None:
+def repack(path: Path, quiet: bool, verbose: bool, max_loss: str, max_segments: str | None, **options: object) -> None:
     """Rows of another capacity from the token store of PATH, without tokenizing: what `packer build` would write.
 
     \b
@@ -57,6 +57,6 @@ def repack(path: Path, quiet: bool, max_loss: str, max_segments: str | None, **o
         max_segments="auto" if max_segments is not None and wanted is None else wanted,
         **options,  # type: ignore[arg-type]  # click has converted each to the field's type
     )
-    manifest = run_repack(config, console_progress(quiet=quiet))
+    manifest = run_repack(config, console_progress(quiet=quiet, verbose=verbose))
     if not quiet:
         print_build(manifest, config.out)

@@ -151,6 +151,22 @@ def cache_option(function: _Function) -> _Function:
     )(function)
 
 
+def voice_options(function: _Function) -> _Function:
+    """Adds `-q/--quiet` and `-v/--verbose`, of which one may be given; errors are told either way."""
+    for flags, text in (
+        (("-v", "--verbose"), "Tell of every stage, on standard error."),
+        (("-q", "--quiet"), "No progress and no report; the status says how it went."),
+    ):
+        function = click.option(*flags, is_flag=True, callback=_not_both, help=text)(function)
+    return function
+
+
+def _not_both(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    if value and ctx.params.get("quiet" if param.name == "verbose" else "verbose"):
+        raise UserError("--quiet and --verbose were both given", "give one of them")
+    return value
+
+
 def config_option(function: _Function) -> _Function:
     """Adds `--config FILE`: a TOML file whose keys are the command's option names."""
     return click.option(
@@ -213,12 +229,10 @@ def _check_type(what: str, value: object, param: click.Parameter) -> None:
         raise UserError(f"{what} = {value!r}: not {wanted}", f"write {what.rpartition(': ')[2]} = {wanted}")
 
 
-def resolved_toml(ctx: click.Context, *, leave_out: Iterable[str] = ("dry_run", "quiet")) -> str:
-    """The options of a command as they were resolved, in the order of its help, as a TOML file that `--config` reads back."""
-    options = [
-        str(param.name) for param in ctx.command.params if isinstance(param, click.Option) and param.expose_value
-    ]
-    values = {name: ctx.params[name] for name in options if name not in leave_out}
+def resolved_toml(ctx: click.Context, *, leave_out: Iterable[str] = ("dry_run", "quiet", "verbose")) -> str:
+    """Arguments and options of a command as they were resolved, in the order of its help, as a TOML file that `--config` reads back."""
+    names = [str(param.name) for param in ctx.command.params if param.expose_value]
+    values = {name: ctx.params[name] for name in names if name not in leave_out}
     return to_toml({name: str(value) if isinstance(value, Path) else value for name, value in values.items()})
 
 

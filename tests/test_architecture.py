@@ -34,6 +34,7 @@ ONE_ROOM = {
         "packer/report_verify.py",
         "packer/report_inspect.py",
         "packer/report_diff.py",
+        "packer/report_dry.py",
         "packer/terminal.py",
         "packer/progress.py",
     },
