@@ -11,9 +11,10 @@ import click
 from packer import __version__
 from packer.cli_folder import FOLDER_COMMANDS
 from packer.cli_repack import repack
-from packer.cli_values import segments, share
+from packer.cli_values import choice, segments, share
 from packer.console import Commands, cache_option, config_option, context_settings, resolved_toml, voice_options
 from packer.errors import UserError
+from packer.words import EmptyAnswers, EncoderName, EngineName, Format, Overlong, Policy, Strategy, TrainOn
 
 
 @click.group(cls=Commands, context_settings=context_settings("PACKER"))
@@ -72,12 +73,14 @@ def _date(text: object) -> datetime.date | None:
 @click.option("--limit", type=int, help="Read only the first N conversations.")
 @click.option(
     "--format",
+    type=choice(Format),
     default="auto",
     help="How rows are read: auto, messages, sharegpt, prompt-completion, instruction or text. auto takes the first that a row has the columns of.",
 )
 @click.option("--column", help="Column that holds the messages (or the text).  [default: as the format has it]")
 @click.option(
     "--empty-answers",
+    type=choice(EmptyAnswers),
     default="drop",
     help="A conversation in which the assistant once says nothing: drop it, mask that turn, or keep (learn) it.",
 )
@@ -101,28 +104,42 @@ def _date(text: object) -> datetime.date | None:
 )
 @click.option(
     "--strategy",
+    type=choice(Strategy),
     default="optimal",
     help="optimal (rows filled to the last token), bfd (best-fit decreasing), ffd (first-fit decreasing) or sequential.",
 )
-@click.option("--train-on", default="assistant", help="What is a target: assistant, last (its last turn only) or all.")
+@click.option(
+    "--train-on",
+    type=choice(TrainOn),
+    default="assistant",
+    help="What is a target: assistant, last (its last turn only) or all.",
+)
 @click.option(
     "--control-tokens",
+    type=choice(Policy),
     default="split",
     help="Text that spells a control token: split (encoded as text), reject or keep.",
 )
 @click.option(
     "--overlong",
+    type=choice(Overlong),
     default="drop",
     help="Conversations longer than a row: drop (counted), truncate (whole turns off the end), split or error.",
 )
 @click.option("--max-loss", default="1%", help="Fail if more than this share of conversations or tokens is left out.")
 @click.option(
     "--encoder",
+    type=choice(EncoderName),
     default="auto",
     help="What turns text into ids: auto, tokenizers, splintr or fastokens; the ids are the same.",
 )
 @click.option("--workers", type=int, default=0, help="Processes that tokenize; 0: one a core.")
-@click.option("--engine", default="local", help="Where the work is done: local (processes here) or ray (a cluster).")
+@click.option(
+    "--engine",
+    type=choice(EngineName),
+    default="local",
+    help="Where the work is done: local (processes here) or ray (a cluster).",
+)
 @click.option("--ray-address", help="Address of the Ray cluster.  [default: one of its own, on this machine]")
 @click.option("--seed", type=int, default=0, help="Seed of the order of rows.")
 @click.option("--shard-rows", type=int, default=0, help="Rows a shard, a multiple of 16; 0: about 256 MB a shard.")
@@ -160,6 +177,8 @@ def build(
     from packer.progress import console_progress
     from packer.report import print_build
 
+    if not out:
+        raise UserError("--out: no folder was given", "write one behind it: -o data/packed")
     config = BuildConfig(
         datasets=dataset,
         out=Path(out),

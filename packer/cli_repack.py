@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from packer.cli_values import segments, share
+from packer.cli_values import choice, segments, share
 from packer.console import config_option, voice_options
+from packer.words import Overlong, Strategy
 
 
 @click.command()
@@ -22,9 +23,12 @@ from packer.console import config_option, voice_options
     type=int,
     help="Begin every example at a multiple of so many slots (a divisor of the capacity).  [default: as PATH was built]",
 )
-@click.option("--strategy", help="optimal, bfd, ffd or sequential.  [default: as PATH was built]")
+@click.option(
+    "--strategy", type=choice(Strategy), help="optimal, bfd, ffd or sequential.  [default: as PATH was built]"
+)
 @click.option(
     "--overlong",
+    type=choice(Overlong),
     help="Conversations longer than a row: drop, truncate, split or error.  [default: as PATH was built]",
 )
 @click.option("--seed", type=int, help="Seed of the order of rows, and of weights.  [default: as PATH was built]")

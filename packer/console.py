@@ -9,7 +9,6 @@ must answer at once.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import json
 import sys
@@ -23,6 +22,8 @@ from typing import NoReturn, TypeVar
 import click
 
 from packer.errors import GateError, UserError
+from packer.unheard import Unheard
+from packer.wrong_use import nearest, told
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 TomlValue = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
@@ -51,15 +52,8 @@ def printable(text: str) -> str:
     )
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that a mistyped one most likely meant."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return matches[0] if matches else None
-
-
 def _fail(message: str, hint: str, status: int) -> NoReturn:
-    click.echo(f"error: {printable(message)}", err=True)
-    click.echo(f"hint: {printable(hint)}", err=True)
+    click.echo(f"error: {printable(message)}\nhint: {printable(hint)}", err=True)
     sys.exit(status)
 
 
@@ -78,15 +72,17 @@ class Commands(click.Group):
         run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
         if not standalone_mode:
             return run()
+        if sys.stderr is not None and not isinstance(sys.stderr, Unheard):
+            sys.stderr = Unheard(sys.stderr)
         try:
             status: object = run()
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message())
             sys.exit(0)
         except click.UsageError as error:
-            _fail(*_wrong_use(error), EXIT_WRONG_USE)
+            _fail(*told(error), EXIT_WRONG_USE)
         except click.ClickException as error:
-            _fail(error.format_message(), "see --help", EXIT_WRONG_USE)
+            _fail(error.format_message().rstrip("."), "see --help", EXIT_WRONG_USE)
         except GateError as error:
             _fail(error.message, error.hint, EXIT_NO)
         except UserError as error:
@@ -131,15 +127,6 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _wrong_use(error: click.UsageError) -> tuple[str, str]:
-    path = error.ctx.command_path if error.ctx else "this command"
-    if isinstance(error, click.NoSuchOption):
-        known = [option for param in error.ctx.command.params for option in param.opts] if error.ctx else []
-        near = nearest(error.option_name, known)
-        return f"{path}: no option {error.option_name}", f"did you mean {near}?" if near else f"see {path} --help"
-    return f"{path}: {error.format_message().rstrip('.')}", f"see {path} --help"
-
-
 def cache_option(function: _Function) -> _Function:
     """Adds `--cache DIR`: where what is fetched from an address is kept."""
     return click.option(
@@ -154,7 +141,7 @@ def cache_option(function: _Function) -> _Function:
 def voice_options(function: _Function) -> _Function:
     """Adds `-q/--quiet` and `-v/--verbose`, of which one may be given; errors are told either way."""
     for flags, text in (
-        (("-v", "--verbose"), "Tell of every stage, on standard error."),
+        (("-v", "--verbose"), "More about what is done, on standard error."),
         (("-q", "--quiet"), "No progress and no report; the status says how it went."),
     ):
         function = click.option(*flags, is_flag=True, callback=_not_both, help=text)(function)
@@ -185,7 +172,7 @@ def _load_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"--config {path}: {error.strerror}", "give the path of a TOML file") from None
+        raise UserError(f"--config {path}: cannot be read ({error.strerror})", "give the path of a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(
             f"--config {path}: not TOML ({error})", "write one `key = value` a line, strings in quotes"
@@ -216,17 +203,19 @@ def _load_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
 
 def _check_type(what: str, value: object, param: click.Parameter) -> None:
     """Raises UserError where a TOML value is not of its option's kind; click would make 1 of true, and 2 of 2.7."""
+    key = what.rpartition(": ")[2]
     kinds: tuple[type, ...]
     if isinstance(param, click.Option) and param.is_flag:
-        kinds, wanted = (bool,), "true or false"
+        kinds, wanted, hint = (bool,), "true or false", f"write {key} = true, without quotes"
     elif isinstance(param.type, click.types.IntParamType):
-        kinds, wanted = (int,), "a whole number"
+        kinds, wanted, hint = (int,), "a whole number", f"write {key} = 1 or another, without quotes"
     elif isinstance(param.type, click.types.FloatParamType):
-        kinds, wanted = (int, float), "a number"
+        kinds, wanted, hint = (int, float), "a number", f"write {key} = 0.5 or another, without quotes"
     else:
-        kinds, wanted = (str, int, float, list), "text"
+        kinds, wanted, hint = (str, int, float, list), "text", f'write {key} = "…", in quotes'
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise UserError(f"{what} = {value!r}: not {wanted}", f"write {what.rpartition(': ')[2]} = {wanted}")
+        shown = str(value).lower() if isinstance(value, bool) else repr(value)
+        raise UserError(f"{what} = {shown}: not {wanted}", hint)
 
 
 def resolved_toml(ctx: click.Context, *, leave_out: Iterable[str] = ("dry_run", "quiet", "verbose")) -> str:

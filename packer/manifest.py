@@ -143,6 +143,8 @@ def load_manifest(folder: Path, *, name: str | None = None) -> Manifest:
     """
     path = folder / MANIFEST_NAME
     where = f"{name or folder}/{MANIFEST_NAME}"
+    if folder.is_file():
+        raise UserError(f"{folder}: a file, not a folder of packed shards", f"make one of it: packer build {folder}")
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder", "give the folder that `packer build -o` wrote")
     try:

@@ -8,13 +8,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from packer.types import Int32Array
-
-Overlong = Literal["drop", "truncate", "split", "error"]
+from packer.words import Overlong
 
 
 def cut(*, length: int, turn_ends: Int32Array, capacity: int, policy: Overlong) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", "console", "files"}
+SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", "console", "files", "wrong_use"}
 PURE = ("plan", "exact_fill", "heuristics", "waiting", "layout", "order", "ledger", "savings", "schema", "types")
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
@@ -25,7 +25,9 @@ ONE_ROOM = {
         "packer/cli.py",
         "packer/cli_folder.py",
         "packer/cli_repack.py",
+        "packer/cli_values.py",
         "packer/console.py",
+        "packer/wrong_use.py",
         "trainer/cli.py",
         "trainer/cli_export.py",
     },

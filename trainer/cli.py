@@ -19,8 +19,10 @@ from packer.console import (
     context_settings,
     printable,
     to_toml,
+    voice_options,
 )
 from packer.errors import UserError
+from packer.wrong_use import told
 from trainer import config as options
 from trainer.cli_export import export
 from trainer.config import RunConfig
@@ -52,7 +54,11 @@ class RankCommands(Commands):
             # before it has spoken. If it does not leave, the error is ours alone and we tell it.
             time.sleep(_RANK_0_SPEAKS_S)
             said = (
-                (error.message, error.hint) if isinstance(error, UserError) else (error.format_message(), "see --help")
+                (error.message, error.hint)
+                if isinstance(error, UserError)
+                else told(error)
+                if isinstance(error, click.UsageError)
+                else (error.format_message(), "see --help")
             )
             click.echo(f"error: rank {rank}: {printable(said[0])}\nhint: {printable(said[1])}", err=True)
             sys.exit(EXIT_WRONG_USE)
@@ -208,7 +214,8 @@ def main() -> None:
 )
 @config_option
 @click.option("--dry-run", is_flag=True, help="Print the resolved options as TOML and what would be done, and stop.")
-def run(dry_run: bool, **values: object) -> int:
+@voice_options
+def run(dry_run: bool, quiet: bool, verbose: bool, **values: object) -> int:
     """Trains on packed rows. One process, or every rank of a torchrun:
 
     \b
@@ -222,8 +229,11 @@ def run(dry_run: bool, **values: object) -> int:
     if dry_run:
         return _dry_run(config)
     from trainer.loop import run as run_loop
+    from trainer.say import let_libraries_speak
 
-    return run_loop(config)
+    if verbose:
+        let_libraries_speak()
+    return run_loop(config, quiet=quiet)
 
 
 @main.command(short_help="Prove on this model and these shards that packing changes nothing.")
@@ -245,7 +255,8 @@ def run(dry_run: bool, **values: object) -> int:
     "--json", "as_json", is_flag=True, help="The report as JSON on standard output, all else on standard error."
 )
 @config_option
-def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
+@voice_options
+def check(as_is: bool, out: str | None, as_json: bool, quiet: bool, verbose: bool, **values: object) -> int:
     """Proves that no example sees another in its row and that each computes what it computes alone; status 1 names the layer that leaks.
 
     \b
@@ -257,8 +268,11 @@ def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
     """
     config = RunConfig(**values, steps=1, eval_every=0)  # type: ignore[arg-type]  # click has checked each option's type
     from trainer.check.command import check as prove
+    from trainer.say import let_libraries_speak
 
-    return prove(config, as_is=as_is, json=as_json, out=out)
+    if verbose:
+        let_libraries_speak()
+    return prove(config, as_is=as_is, json=as_json, out=out, quiet=quiet)
 
 
 main.add_command(export)
