@@ -12,6 +12,7 @@ from packer import __version__
 from packer.cli_folder import FOLDER_COMMANDS
 from packer.cli_repack import repack
 from packer.cli_values import choice, segments, share
+from packer.completion import files, folders
 from packer.console import Commands, cache_option, config_option, context_settings, resolved_toml, voice_options
 from packer.errors import UserError
 from packer.words import EmptyAnswers, EncoderName, EngineName, Format, Overlong, Policy, Strategy, TrainOn
@@ -52,25 +53,30 @@ def _date(text: object) -> datetime.date | None:
 
 
 @main.command()
-@click.argument("dataset", nargs=-1)
+@click.argument("dataset", nargs=-1, shell_complete=files)
 @click.option(
-    "-o", "--out", default="data/packed", help="Folder to write, or an address that fsspec knows (s3://bucket/packed)."
+    "-o",
+    "--out",
+    default="data/packed",
+    shell_complete=folders,
+    help="Folder to write, or an address that fsspec knows (s3://bucket/packed).",
 )
 @click.option(
     "--mix",
     multiple=True,
     metavar="NAME=WEIGHT",
+    shell_complete=files,
     help="A source with its weight: copies of each conversation, a fraction by seeded choice. Repeatable.",
 )
 @click.option("--split", help="Split of a hub data set.  [default: train_sft for ultrachat_200k, else train]")
-@click.option("--eval-split", help="Split of the hub data set to pack for evaluation.")
+@click.option("--eval-split", help="Split of the hub data set to pack for evaluation.  [default: none]")
 @click.option(
     "--eval-fraction",
     default="0",
     help="Share of the conversations to set aside for evaluation, by a hash of their content.",
 )
-@click.option("--revision", help="Revision of the hub data set.")
-@click.option("--limit", type=int, help="Read only the first N conversations.")
+@click.option("--revision", help="Revision of the hub data set.  [default: the newest]")
+@click.option("--limit", type=int, help="Read only the first N conversations.  [default: all]")
 @click.option(
     "--format",
     type=choice(Format),
@@ -84,9 +90,14 @@ def _date(text: object) -> datetime.date | None:
     default="drop",
     help="A conversation in which the assistant once says nothing: drop it, mask that turn, or keep (learn) it.",
 )
-@click.option("--tokenizer", default="Qwen/Qwen3.8-27B", help="Hub name, or a folder with a tokenizer.json.")
 @click.option(
-    "--chat-template", type=click.Path(path_type=Path), help="Jinja template to use instead of the tokenizer's."
+    "--tokenizer",
+    default="Qwen/Qwen3.8-27B",
+    shell_complete=folders,
+    help="Hub name, or a folder with a tokenizer.json.",
+)
+@click.option(
+    "--chat-template", type=click.Path(path_type=Path), help="Jinja template to use.  [default: the tokenizer's own]"
 )
 @click.option(
     "--template-date",

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from packer.completion import folders
 from packer.console import cache_option, voice_options
 from packer.errors import GateError, UserError
 
-_PATH = click.argument("path", type=click.Path(path_type=Path))
+_PATH = click.argument("path", type=click.Path(path_type=Path), shell_complete=folders)
 _SUPERVISED_EXAMPLES = 8
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
@@ -20,7 +21,7 @@ def _echo_json(document: object) -> None:
 
 
 @click.command()
-@click.argument("path")
+@click.argument("path", shell_complete=folders)
 @_JSON
 @click.option("--ranks", type=int, default=8, help="Ranks of the run whose waiting is simulated.")
 @click.option("--rows-per-step", type=int, help="Rows of its steps, over all ranks.  [default: one a rank]")
@@ -90,8 +91,8 @@ def verify(path: Path, deep: bool, sample: int, as_json: bool, quiet: bool, verb
 
 @click.command(name="inspect")
 @_PATH
-@click.option("--row", type=int, help="Row N of the split, from 0.")
-@click.option("--example", type=int, help="Example N (its example_id), wherever it lies.")
+@click.option("--row", type=int, help="Row N of the split, from 0.  [default: 0]")
+@click.option("--example", type=int, help="Example N (its example_id), wherever it lies.  [default: a row]")
 @click.option(
     "--supervised",
     is_flag=True,
@@ -138,8 +139,8 @@ def inspect_(
 
 
 @click.command()
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("a", type=click.Path(path_type=Path), shell_complete=folders)
+@click.argument("b", type=click.Path(path_type=Path), shell_complete=folders)
 @_JSON
 @voice_options
 def diff(a: Path, b: Path, as_json: bool, quiet: bool, verbose: bool) -> int:

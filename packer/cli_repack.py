@@ -7,13 +7,16 @@ from pathlib import Path
 import click
 
 from packer.cli_values import choice, segments, share
+from packer.completion import folders
 from packer.console import config_option, voice_options
 from packer.words import Overlong, Strategy
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
+@click.argument("path", type=click.Path(path_type=Path), shell_complete=folders)
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), required=True, shell_complete=folders, help="Folder to write."
+)
 @click.option("--capacity", type=int, required=True, help="Slots (tokens) a row: a multiple of 64.")
 @click.option(
     "--max-segments", help="Most segments a row: auto, a number, or 0 for no cap.  [default: as PATH was built]"

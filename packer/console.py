@@ -116,7 +116,7 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
+        if not name.startswith("-") and self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             near = nearest(name, self.list_commands(ctx))
             raise UserError(
                 f"{ctx.command_path}: no command {name!r}",
@@ -131,7 +131,7 @@ def cache_option(function: _Function) -> _Function:
     """Adds `--cache DIR`: where what is fetched from an address is kept."""
     return click.option(
         "--cache",
-        type=click.Path(path_type=Path),
+        type=click.Path(path_type=Path, file_okay=False),
         envvar="PACKER_CACHE",
         show_envvar=True,
         help="Folder for what is fetched from an address such as s3://bucket/packed.  [default: ~/.cache/packer]",

@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", "console", "files", "wrong_use"}
+SHARED = {
+    "types",
+    "errors",
+    "schema",
+    "shards",
+    "manifest",
+    "digest",
+    "order",
+    "console",
+    "files",
+    "wrong_use",
+    "completion",
+}
 PURE = ("plan", "exact_fill", "heuristics", "waiting", "layout", "order", "ledger", "savings", "schema", "types")
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
@@ -28,8 +40,10 @@ ONE_ROOM = {
         "packer/cli_values.py",
         "packer/console.py",
         "packer/wrong_use.py",
+        "packer/completion.py",
         "trainer/cli.py",
         "trainer/cli_export.py",
+        "trainer/cli_parts.py",
     },
     "rich": {
         "packer/report.py",
@@ -147,4 +161,6 @@ def test_environment_switches_live_in_the_command_lines() -> None:
     for path in modules("packer") + modules("trainer"):
         source = path.read_text(encoding="utf-8")
         # torchrun tells each rank who it is by variables: that is read in one place, and by the command line that prints on rank 0.
-        assert "os.environ.get" not in source or path.stem in ("ranks", "cli"), f"{path.name} reads the environment"
+        assert "os.environ.get" not in source or path.stem in ("ranks", "cli", "cli_parts"), (
+            f"{path.name} reads the environment"
+        )

@@ -3,86 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from typing import TypeVar, get_args
 
 import click
 
-from packer.console import (
-    EXIT_INTERRUPTED,
-    EXIT_WRONG_USE,
-    Commands,
-    config_option,
-    context_settings,
-    printable,
-    to_toml,
-    voice_options,
-)
-from packer.errors import UserError
-from packer.wrong_use import told
+from packer.completion import folders
+from packer.console import config_option, context_settings, printable, to_toml, voice_options
 from trainer import config as options
 from trainer.cli_export import export
+from trainer.cli_parts import Numbers, RankCommands
 from trainer.config import RunConfig
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
-_RANK_0_SPEAKS_S = 10
 _DEFAULTS = {field.name: field.default for field in fields(RunConfig)}
-
-
-class RankCommands(Commands):
-    """`Commands` under a launcher: an error that every rank meets is told by rank 0 alone."""
-
-    def main(  # type: ignore[override]  # click overloads on the value of standalone_mode
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: object,
-    ) -> object:
-        """Runs the command line, as `Commands` does."""
-        rank = os.environ.get("RANK", "0")
-        if not standalone_mode or rank == "0":
-            return super().main(args, prog_name, complete_var, standalone_mode, **extra)
-        try:
-            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        except (UserError, click.ClickException) as error:
-            # Rank 0 is meeting the same error and tells it; the launcher ends us when rank 0 leaves. If we left first, rank 0 would be ended
-            # before it has spoken. If it does not leave, the error is ours alone and we tell it.
-            time.sleep(_RANK_0_SPEAKS_S)
-            said = (
-                (error.message, error.hint)
-                if isinstance(error, UserError)
-                else told(error)
-                if isinstance(error, click.UsageError)
-                else (error.format_message(), "see --help")
-            )
-            click.echo(f"error: rank {rank}: {printable(said[0])}\nhint: {printable(said[1])}", err=True)
-            sys.exit(EXIT_WRONG_USE)
-        except (KeyboardInterrupt, click.Abort):
-            sys.exit(EXIT_INTERRUPTED)
-        sys.exit(status if isinstance(status, int) else 0)
-
-
-class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """Numbers with commas between them: "0.9,0.95"."""
-
-    def __init__(self, kind: type[int] | type[float]) -> None:
-        self.kind = kind
-        self.name = "N,N,…"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int | float, ...]:
-        if isinstance(value, tuple | list):
-            return tuple(value)
-        try:
-            return tuple(self.kind(part) for part in str(value).split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r}: not numbers with commas between them", param, ctx)
 
 
 def _option(name: str, kind: object, text: str, **more: object) -> Callable[[_Function], _Function]:
@@ -110,18 +45,34 @@ def main() -> None:
 
 
 @main.command(short_help="Train on a folder of packed shards, alone or under torchrun.")
-@click.option("--shards", required=True, help="Folder that `packer build` wrote, or its address: s3://bucket/packed.")
-@_option("eval_shards", str, "Folder with rows to evaluate on.  [default: the eval split of --shards, if it has one]")
+@click.option(
+    "--shards",
+    required=True,
+    shell_complete=folders,
+    help="Folder that `packer build` wrote, or its address: s3://bucket/packed.",
+)
+@_option(
+    "eval_shards",
+    str,
+    "Folder with rows to evaluate on.  [default: the eval split of --shards, if it has one]",
+    shell_complete=folders,
+)
 @_option(
     "cache",
     str,
     "Folder for what is fetched from an address.  [default: ~/.cache/packer]",
     envvar="PACKER_CACHE",
     show_envvar=True,
+    shell_complete=folders,
 )
-@_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@_option(
+    "model",
+    str,
+    "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]",
+    shell_complete=folders,
+)
 @_option("init", _choice(options.Init), "Start from its weights, or from random ones made with --seed.")
-@_option("steps", int, "Optimiser steps.")
+@_option("steps", int, "Optimiser steps.  [default: as many as --epochs takes]")
 @_option("epochs", int, "Times through the rows.  [default: 1, unless --steps]")
 @_option("rows_per_step", int, "Rows of an optimiser step, over all ranks.")
 @_option("micro_rows", int, "Rows a rank computes in one pass.")
@@ -130,7 +81,7 @@ def main() -> None:
     _choice(options.Balance),
     "batch: sort a step's rows by attention cost, so that ranks work on like rows; window: make each step of like rows, out of 16 steps; off: stream order.",
 )
-@_option("skip_rows", Numbers(int), "Rows that keep their place but are not trained on: 17,1204.")
+@_option("skip_rows", Numbers(int), "Rows that keep their place but are not trained on: 17,1204.  [default: none]")
 @_option(
     "loss_weighting",
     _choice(options.LossWeighting),
@@ -198,12 +149,13 @@ def main() -> None:
 @_option("save_every", int, "Checkpoint every N steps, besides at the end and on Ctrl-C; 0: only then.")
 @_option("keep", int, "Keep the newest N checkpoints; 0: all.")
 @_option("log_every", int, "A line of metrics every N steps.")
-@_option("out", str, "The run's folder.  [default: runs/NAME, the name of the shards' folder]")
+@_option("out", str, "The run's folder.  [default: runs/NAME, the name of the shards' folder]", shell_complete=folders)
 @_option(
     "resume",
     str,
     "auto: go on from the run folder's newest checkpoint; never; or a run's or checkpoint's folder.",
     metavar="auto|never|DIR",
+    shell_complete=folders,
 )
 @_option("seed", int, "Of the order of rows and of random weights.")
 @click.option(
@@ -237,8 +189,13 @@ def run(dry_run: bool, quiet: bool, verbose: bool, **values: object) -> int:
 
 
 @main.command(short_help="Prove on this model and these shards that packing changes nothing.")
-@click.option("--shards", required=True, help="Folder that `packer build` wrote.")
-@_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@click.option("--shards", required=True, shell_complete=folders, help="Folder that `packer build` wrote.")
+@_option(
+    "model",
+    str,
+    "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]",
+    shell_complete=folders,
+)
 @_option("init", _choice(options.Init), "Its weights, or random ones made with --seed.")
 @_option("dtype", _choice(options.Dtype), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
 @_option("kernels", _choice(options.Kernels), "As `run` would take them: auto, fused or reference.")
@@ -250,7 +207,11 @@ def run(dry_run: bool, quiet: bool, verbose: bool, **values: object) -> int:
     help="Fail where the model's tokenizer.json is not the one that made the shards.",
 )
 @click.option("--as-is", is_flag=True, help="Measure the model as transformers alone runs it, from position ids.")
-@click.option("--out", help="A run's folder to leave check.json in: `run` then need not prove it again.")
+@click.option(
+    "--out",
+    shell_complete=folders,
+    help="A run's folder to leave check.json in: `run` then need not prove it again.  [default: none]",
+)
 @click.option(
     "--json", "as_json", is_flag=True, help="The report as JSON on standard output, all else on standard error."
 )
