@@ -3,7 +3,7 @@
 >>> cut(length=10, turn_ends=np.array([4, 9]), capacity=6, policy="truncate")
 [(0, 4)]
 >>> cut(length=10, turn_ends=np.array([4, 9]), capacity=6, policy="split")
-[(0, 4), (4, 9), (9, 10)]
+[(0, 4), (4, 10)]
 """
 
 from __future__ import annotations

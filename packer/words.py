@@ -1,6 +1,6 @@
 """The words that options of `packer` take, where the command line can name them without importing what acts on them.
 
->>> get_args(Strategy)
+>>> typing.get_args(Strategy)
 ('optimal', 'bfd', 'ffd', 'sequential')
 """
 

@@ -9,9 +9,29 @@
 A batch is the rows one behind the other, [1, M·C]: no kernel that takes boundaries takes a second dimension. A model is taken only if it was tried and
 kept two examples apart (`trainer.apart`), or was taught to (`isolate`, which hybrids want on most machines).
 
+Rows as torch tensors, without a trainer:
+
     >>> rows = PackedRows("data/packed")
-    >>> rows[0].input_ids.shape, rows[0].labels[0]
-    (torch.Size([4096]), tensor(-100))
+    >>> len(rows), rows[0].input_ids.shape, rows[0].labels[0]
+    (49, torch.Size([4096]), tensor(-100))
+    >>> sum(int((row.labels != IGNORED).sum()) for row in rows) == rows.corpus.info.supervised_tokens
+    True
+    >>> loader = torch.utils.data.DataLoader(rows, batch_size=2, shuffle=True, collate_fn=list)
+    >>> sum(len(batch) for batch in loader)
+    49
+
+In a loop of your own, here with a hybrid model, whose layers transformers alone would not keep apart:
+
+    >>> from transformers import AutoConfig, AutoModelForCausalLM
+    >>> _ = torch.manual_seed(0)
+    >>> model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("data/sample/tiny-hybrid"))
+    >>> [layer.kernel for layer in isolate(model, kernels="reference")]
+    ['reference', 'reference', 'reference']
+    >>> batch = Collator(model, rows)([rows[0]])
+    >>> list(batch)
+    ['input_ids', 'labels', 'position_ids', 'segments', 'use_cache']
+    >>> round(model(**batch).loss.item(), 1)
+    8.3
 """
 
 from __future__ import annotations
