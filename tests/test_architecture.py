@@ -20,10 +20,25 @@ SHARED = {
     "order",
     "console",
     "files",
+    "html",
     "wrong_use",
     "completion",
 }
-PURE = ("plan", "exact_fill", "heuristics", "waiting", "layout", "order", "ledger", "savings", "schema", "types")
+PURE = (
+    "plan",
+    "exact_fill",
+    "heuristics",
+    "waiting",
+    "layout",
+    "order",
+    "ledger",
+    "savings",
+    "schema",
+    "types",
+    "distributions",
+    "buffers",
+    "row_choice",
+)
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
     "fsspec": {"packer/source.py", "packer/readers.py", "packer/store.py"},
@@ -31,7 +46,14 @@ ONE_ROOM = {
     "tokenizers": {"packer/tokenizer.py", "packer/encoders.py"},
     "splintr": {"packer/encoders.py"},
     "fastokens": {"packer/encoders.py"},
-    "jinja2": {"packer/template.py"},
+    "jinja2": {"packer/template.py", "packer/html"},
+    "markupsafe": {
+        "packer/html",
+        "packer/stats_page.py",
+        "packer/stats_figures.py",
+        "packer/stats_slots.py",
+        "trainer/compare_page.py",
+    },
     "ray": {"packer/engine_ray.py"},
     "click": {
         "packer/cli.py",
@@ -51,6 +73,7 @@ ONE_ROOM = {
         "packer/report_inspect.py",
         "packer/report_diff.py",
         "packer/report_dry.py",
+        "packer/report_stats.py",
         "packer/terminal.py",
         "packer/progress.py",
     },
