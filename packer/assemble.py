@@ -7,6 +7,7 @@ Nothing in here reads a source or a tokenizer, so that equal tokens and equal op
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,7 +58,11 @@ def assemble(
     places = Places(out=config.out.resolve(), tokens=tokens.resolve(), tokens_digest=account.digest)
     written: dict[str, WrittenSplit] = {}
     for name in names:
+        began = time.monotonic()
         planned = _plan(config, name, examples)
+        progress.detail(
+            f"plan {name}: {len(planned.plan.members):,} examples in {len(planned.plan):,} rows, {time.monotonic() - began:.2f} s"
+        )
         with progress.stage(f"write {name} rows", unit="rows", total=len(planned.plan)) as advance:
             written[name] = write_split(places, planned, examples, shape, engine, advance)
     if kept := sum(one.kept for one in written.values()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import shlex
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,9 +11,11 @@ import click
 from packer import __version__
 from packer.cli_folder import FOLDER_COMMANDS
 from packer.cli_repack import repack
-from packer.cli_values import segments, share
-from packer.console import Commands, cache_option, config_option, context_settings, resolved_toml
+from packer.cli_values import choice, segments, share
+from packer.completion import files, folders
+from packer.console import Commands, cache_option, config_option, context_settings, resolved_toml, voice_options
 from packer.errors import UserError
+from packer.words import EmptyAnswers, EncoderName, EngineName, Format, Overlong, Policy, Strategy, TrainOn
 
 
 @click.group(cls=Commands, context_settings=context_settings("PACKER"))
@@ -52,39 +53,51 @@ def _date(text: object) -> datetime.date | None:
 
 
 @main.command()
-@click.argument("dataset", nargs=-1)
+@click.argument("dataset", nargs=-1, shell_complete=files)
 @click.option(
-    "-o", "--out", default="data/packed", help="Folder to write, or an address that fsspec knows (s3://bucket/packed)."
+    "-o",
+    "--out",
+    default="data/packed",
+    shell_complete=folders,
+    help="Folder to write, or an address that fsspec knows (s3://bucket/packed).",
 )
 @click.option(
     "--mix",
     multiple=True,
     metavar="NAME=WEIGHT",
+    shell_complete=files,
     help="A source with its weight: copies of each conversation, a fraction by seeded choice. Repeatable.",
 )
 @click.option("--split", help="Split of a hub data set.  [default: train_sft for ultrachat_200k, else train]")
-@click.option("--eval-split", help="Split of the hub data set to pack for evaluation.")
+@click.option("--eval-split", help="Split of the hub data set to pack for evaluation.  [default: none]")
 @click.option(
     "--eval-fraction",
     default="0",
     help="Share of the conversations to set aside for evaluation, by a hash of their content.",
 )
-@click.option("--revision", help="Revision of the hub data set.")
-@click.option("--limit", type=int, help="Read only the first N conversations.")
+@click.option("--revision", help="Revision of the hub data set.  [default: the newest]")
+@click.option("--limit", type=int, help="Read only the first N conversations.  [default: all]")
 @click.option(
     "--format",
+    type=choice(Format),
     default="auto",
     help="How rows are read: auto, messages, sharegpt, prompt-completion, instruction or text. auto takes the first that a row has the columns of.",
 )
 @click.option("--column", help="Column that holds the messages (or the text).  [default: as the format has it]")
 @click.option(
     "--empty-answers",
+    type=choice(EmptyAnswers),
     default="drop",
     help="A conversation in which the assistant once says nothing: drop it, mask that turn, or keep (learn) it.",
 )
-@click.option("--tokenizer", default="Qwen/Qwen3.8-27B", help="Hub name, or a folder with a tokenizer.json.")
 @click.option(
-    "--chat-template", type=click.Path(path_type=Path), help="Jinja template to use instead of the tokenizer's."
+    "--tokenizer",
+    default="Qwen/Qwen3.8-27B",
+    shell_complete=folders,
+    help="Hub name, or a folder with a tokenizer.json.",
+)
+@click.option(
+    "--chat-template", type=click.Path(path_type=Path), help="Jinja template to use.  [default: the tokenizer's own]"
 )
 @click.option(
     "--template-date",
@@ -102,28 +115,42 @@ def _date(text: object) -> datetime.date | None:
 )
 @click.option(
     "--strategy",
+    type=choice(Strategy),
     default="optimal",
     help="optimal (rows filled to the last token), bfd (best-fit decreasing), ffd (first-fit decreasing) or sequential.",
 )
-@click.option("--train-on", default="assistant", help="What is a target: assistant, last (its last turn only) or all.")
+@click.option(
+    "--train-on",
+    type=choice(TrainOn),
+    default="assistant",
+    help="What is a target: assistant, last (its last turn only) or all.",
+)
 @click.option(
     "--control-tokens",
+    type=choice(Policy),
     default="split",
     help="Text that spells a control token: split (encoded as text), reject or keep.",
 )
 @click.option(
     "--overlong",
+    type=choice(Overlong),
     default="drop",
     help="Conversations longer than a row: drop (counted), truncate (whole turns off the end), split or error.",
 )
 @click.option("--max-loss", default="1%", help="Fail if more than this share of conversations or tokens is left out.")
 @click.option(
     "--encoder",
+    type=choice(EncoderName),
     default="auto",
     help="What turns text into ids: auto, tokenizers, splintr or fastokens; the ids are the same.",
 )
 @click.option("--workers", type=int, default=0, help="Processes that tokenize; 0: one a core.")
-@click.option("--engine", default="local", help="Where the work is done: local (processes here) or ray (a cluster).")
+@click.option(
+    "--engine",
+    type=choice(EngineName),
+    default="local",
+    help="Where the work is done: local (processes here) or ray (a cluster).",
+)
 @click.option("--ray-address", help="Address of the Ray cluster.  [default: one of its own, on this machine]")
 @click.option("--seed", type=int, default=0, help="Seed of the order of rows.")
 @click.option("--shard-rows", type=int, default=0, help="Rows a shard, a multiple of 16; 0: about 256 MB a shard.")
@@ -133,8 +160,12 @@ def _date(text: object) -> datetime.date | None:
     help="Keep the tokenized conversations, so that other capacities need no tokenizing.",
 )
 @click.option("--force", is_flag=True, help="Replace another build in the folder.")
-@click.option("--dry-run", is_flag=True, help="Print the resolved options as a --config file and stop.")
-@click.option("--quiet", is_flag=True, help="No progress and no report.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Say what would be read, learnt and written, on standard error; print the options as a --config file; and stop.",
+)
+@voice_options
 @cache_option
 @config_option
 def build(
@@ -143,6 +174,7 @@ def build(
     mix: tuple[str, ...],
     dry_run: bool,
     quiet: bool,
+    verbose: bool,
     cache: Path | None,
     **options: object,
 ) -> None:
@@ -156,6 +188,8 @@ def build(
     from packer.progress import console_progress
     from packer.report import print_build
 
+    if not out:
+        raise UserError("--out: no folder was given", "write one behind it: -o data/packed")
     config = BuildConfig(
         datasets=dataset,
         out=Path(out),
@@ -167,17 +201,21 @@ def build(
         **options,  # type: ignore[arg-type]  # click has converted each to the field's type
     )
     if dry_run:
-        click.echo(
-            f"# packer build {shlex.join(dataset)} --config FILE\n{resolved_toml(click.get_current_context())}",
-            nl=False,
-        )
+        from packer.foresee import foresee
+        from packer.report_dry import print_foresight
+
+        seen = foresee(config)
+        if not quiet:
+            print_foresight(seen, config, out)
+        click.echo(f"# packer build --config FILE\n{resolved_toml(click.get_current_context())}", nl=False)
         return
+    progress = console_progress(quiet=quiet, verbose=verbose)
     if "://" in out:
         from packer.at_address import build_to
 
-        manifest = build_to(out, config, console_progress(quiet=quiet), cache=cache)
+        manifest = build_to(out, config, progress, cache=cache)
     else:
-        manifest = run_build(config, console_progress(quiet=quiet))
+        manifest = run_build(config, progress)
     if not quiet:
         print_build(manifest, out)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from packer.console import cache_option
+from packer.completion import folders
+from packer.console import cache_option, voice_options
 from packer.errors import GateError, UserError
 
-_PATH = click.argument("path", type=click.Path(path_type=Path))
+_PATH = click.argument("path", type=click.Path(path_type=Path), shell_complete=folders)
 _SUPERVISED_EXAMPLES = 8
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
@@ -20,13 +21,13 @@ def _echo_json(document: object) -> None:
 
 
 @click.command()
-@click.argument("path")
+@click.argument("path", shell_complete=folders)
 @_JSON
 @click.option(
     "--html",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Also write a page with charts and decoded rows: one file that fetches nothing.",
+    help="Also write a page with charts and decoded rows: one file that fetches nothing.  [default: no page]",
 )
 @click.option("--ranks", type=int, default=8, help="Ranks of the run whose waiting is simulated.")
 @click.option("--rows-per-step", type=int, help="Rows of its steps, over all ranks.  [default: one a rank]")
@@ -72,7 +73,8 @@ def stats(
     help="Conversations to tokenize again with --deep; of a source that has changed since, all are.",
 )
 @_JSON
-def verify(path: Path, deep: bool, sample: int, as_json: bool) -> None:
+@voice_options
+def verify(path: Path, deep: bool, sample: int, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Hold a folder against every rule of the format; status 1 where one is broken.
 
     Checks the manifest and its sums, every digest, every row, and that rows, examples/, the token store, the tokenizer and
@@ -86,10 +88,10 @@ def verify(path: Path, deep: bool, sample: int, as_json: bool) -> None:
     from packer.report_verify import print_verify
     from packer.verify import verify as run_verify
 
-    report = run_verify(path, deep=deep, sample=sample, progress=console_progress(quiet=False))
+    report = run_verify(path, deep=deep, sample=sample, progress=console_progress(quiet=quiet, verbose=verbose))
     if as_json:
         _echo_json(report.to_json())
-    else:
+    elif not quiet:
         print_verify(report, path)
     if report.broken:
         raise GateError(
@@ -105,8 +107,8 @@ def verify(path: Path, deep: bool, sample: int, as_json: bool) -> None:
 
 @click.command(name="inspect")
 @_PATH
-@click.option("--row", type=int, help="Row N of the split, from 0.")
-@click.option("--example", type=int, help="Example N (its example_id), wherever it lies.")
+@click.option("--row", type=int, help="Row N of the split, from 0.  [default: 0]")
+@click.option("--example", type=int, help="Example N (its example_id), wherever it lies.  [default: a row]")
 @click.option(
     "--supervised",
     is_flag=True,
@@ -153,10 +155,11 @@ def inspect_(
 
 
 @click.command()
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("a", type=click.Path(path_type=Path), shell_complete=folders)
+@click.argument("b", type=click.Path(path_type=Path), shell_complete=folders)
 @_JSON
-def diff(a: Path, b: Path, as_json: bool) -> int:
+@voice_options
+def diff(a: Path, b: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
     """What differs between two builds, and why; status 1 where their rows differ.
 
     Says whether the shards are the same bytes, the same rows in another order, or different; then options, sources, tokenizer,
@@ -170,10 +173,10 @@ def diff(a: Path, b: Path, as_json: bool) -> int:
     from packer.progress import console_progress
     from packer.report_diff import print_diff
 
-    difference = run_diff(a, b, console_progress(quiet=False))
+    difference = run_diff(a, b, console_progress(quiet=quiet, verbose=verbose))
     if as_json:
         _echo_json(difference.to_json())
-    else:
+    elif not quiet:
         print_diff(difference, a, b)
     return 0 if difference.equal else EXIT_NO
 

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import click
 
-from packer.cli_values import segments, share
-from packer.console import config_option
+from packer.cli_values import choice, segments, share
+from packer.completion import folders
+from packer.console import config_option, voice_options
+from packer.words import Overlong, Strategy
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
+@click.argument("path", type=click.Path(path_type=Path), shell_complete=folders)
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), required=True, shell_complete=folders, help="Folder to write."
+)
 @click.option("--capacity", type=int, required=True, help="Slots (tokens) a row: a multiple of 64.")
 @click.option(
     "--max-segments", help="Most segments a row: auto, a number, or 0 for no cap.  [default: as PATH was built]"
@@ -22,9 +26,12 @@ from packer.console import config_option
     type=int,
     help="Begin every example at a multiple of so many slots (a divisor of the capacity).  [default: as PATH was built]",
 )
-@click.option("--strategy", help="optimal, bfd, ffd or sequential.  [default: as PATH was built]")
+@click.option(
+    "--strategy", type=choice(Strategy), help="optimal, bfd, ffd or sequential.  [default: as PATH was built]"
+)
 @click.option(
     "--overlong",
+    type=choice(Overlong),
     help="Conversations longer than a row: drop, truncate, split or error.  [default: as PATH was built]",
 )
 @click.option("--seed", type=int, help="Seed of the order of rows, and of weights.  [default: as PATH was built]")
@@ -37,9 +44,9 @@ from packer.console import config_option
     help="Have the tokenized conversations in the new folder too (as links where the file system can).",
 )
 @click.option("--force", is_flag=True, help="Replace another build in the folder.")
-@click.option("--quiet", is_flag=True, help="No progress and no report.")
+@voice_options
 @config_option
-def repack(path: Path, quiet: bool, max_loss: str, max_segments: str | None, **options: object) -> None:
+def repack(path: Path, quiet: bool, verbose: bool, max_loss: str, max_segments: str | None, **options: object) -> None:
     """Rows of another capacity from the token store of PATH, without tokenizing: what `packer build` would write.
 
     \b
@@ -57,6 +64,6 @@ def repack(path: Path, quiet: bool, max_loss: str, max_segments: str | None, **o
         max_segments="auto" if max_segments is not None and wanted is None else wanted,
         **options,  # type: ignore[arg-type]  # click has converted each to the field's type
     )
-    manifest = run_repack(config, console_progress(quiet=quiet))
+    manifest = run_repack(config, console_progress(quiet=quiet, verbose=verbose))
     if not quiet:
         print_build(manifest, config.out)

@@ -1,13 +1,21 @@
 """Option values that more than one command takes, as they are typed.
 
-share("1%", "--max-loss"), segments("auto")
+share("1%", "--max-loss"), segments("auto"), choice(Strategy)
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import get_args
+
+import click
 
 from packer.errors import UserError
+
+
+def choice(words: object) -> click.Choice[str]:
+    """One word of a `Literal` of `packer.words`."""
+    return click.Choice(get_args(words))
 
 
 def share(text: str, option: str) -> Fraction:

@@ -8,20 +8,16 @@ import os
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
-from packer.controls import Policy
-from packer.conversation import EmptyAnswers
-from packer.encoders import EncoderName
 from packer.errors import UserError
-from packer.formats import Format, Layout
-from packer.overlong import Overlong
-from packer.plan import Strategy
-from packer.render import Policies, TrainOn
+from packer.formats import Layout
+from packer.render import Policies
 from packer.schema import CAPACITY_MULTIPLE, ROWS_PER_BATCH, SEGMENTS_MULTIPLE
 from packer.tokenizer import DEFAULT_TOKENIZER
+from packer.words import EmptyAnswers, EncoderName, EngineName, Format, Overlong, Policy, Strategy, TrainOn
+from packer.wrong_use import no_such_choice
 
-EngineName = Literal["local", "ray"]
 _SHARD_BYTES = 256 << 20
 # Far above any model's context; below it, a batch of 16 rows fits the memory of any machine.
 _MOST_SLOTS = 1 << 22
@@ -64,6 +60,8 @@ class BuildConfig:
     force: bool = False
 
     def __post_init__(self) -> None:
+        if not self.tokenizer:
+            raise UserError("--tokenizer: no name was given", f"try --tokenizer {DEFAULT_TOKENIZER}")
         if self.capacity < CAPACITY_MULTIPLE or self.capacity % CAPACITY_MULTIPLE:
             near = max(CAPACITY_MULTIPLE, round(self.capacity / CAPACITY_MULTIPLE) * CAPACITY_MULTIPLE)
             raise UserError(
@@ -121,7 +119,7 @@ class BuildConfig:
             ("--engine", self.engine, get_args(EngineName)),
         ):
             if value not in known:
-                raise UserError(f"{option} {value}: must be one of {', '.join(known)}", f"try {option} {known[0]}")
+                raise no_such_choice(option, str(value), known)
 
     @property
     def sources(self) -> tuple[tuple[str, Fraction], ...]:

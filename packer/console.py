@@ -9,7 +9,6 @@ must answer at once.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import json
 import sys
@@ -23,6 +22,8 @@ from typing import NoReturn, TypeVar
 import click
 
 from packer.errors import GateError, UserError
+from packer.unheard import Unheard
+from packer.wrong_use import nearest, told
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 TomlValue = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
@@ -51,15 +52,8 @@ def printable(text: str) -> str:
     )
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that a mistyped one most likely meant."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return matches[0] if matches else None
-
-
 def _fail(message: str, hint: str, status: int) -> NoReturn:
-    click.echo(f"error: {printable(message)}", err=True)
-    click.echo(f"hint: {printable(hint)}", err=True)
+    click.echo(f"error: {printable(message)}\nhint: {printable(hint)}", err=True)
     sys.exit(status)
 
 
@@ -78,15 +72,17 @@ class Commands(click.Group):
         run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
         if not standalone_mode:
             return run()
+        if sys.stderr is not None and not isinstance(sys.stderr, Unheard):
+            sys.stderr = Unheard(sys.stderr)
         try:
             status: object = run()
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message())
             sys.exit(0)
         except click.UsageError as error:
-            _fail(*_wrong_use(error), EXIT_WRONG_USE)
+            _fail(*told(error), EXIT_WRONG_USE)
         except click.ClickException as error:
-            _fail(error.format_message(), "see --help", EXIT_WRONG_USE)
+            _fail(error.format_message().rstrip("."), "see --help", EXIT_WRONG_USE)
         except GateError as error:
             _fail(error.message, error.hint, EXIT_NO)
         except UserError as error:
@@ -120,7 +116,7 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
+        if not name.startswith("-") and self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             near = nearest(name, self.list_commands(ctx))
             raise UserError(
                 f"{ctx.command_path}: no command {name!r}",
@@ -131,24 +127,31 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _wrong_use(error: click.UsageError) -> tuple[str, str]:
-    path = error.ctx.command_path if error.ctx else "this command"
-    if isinstance(error, click.NoSuchOption):
-        known = [option for param in error.ctx.command.params for option in param.opts] if error.ctx else []
-        near = nearest(error.option_name, known)
-        return f"{path}: no option {error.option_name}", f"did you mean {near}?" if near else f"see {path} --help"
-    return f"{path}: {error.format_message().rstrip('.')}", f"see {path} --help"
-
-
 def cache_option(function: _Function) -> _Function:
     """Adds `--cache DIR`: where what is fetched from an address is kept."""
     return click.option(
         "--cache",
-        type=click.Path(path_type=Path),
+        type=click.Path(path_type=Path, file_okay=False),
         envvar="PACKER_CACHE",
         show_envvar=True,
         help="Folder for what is fetched from an address such as s3://bucket/packed.  [default: ~/.cache/packer]",
     )(function)
+
+
+def voice_options(function: _Function) -> _Function:
+    """Adds `-q/--quiet` and `-v/--verbose`, of which one may be given; errors are told either way."""
+    for flags, text in (
+        (("-v", "--verbose"), "More about what is done, on standard error."),
+        (("-q", "--quiet"), "No progress and no report; the status says how it went."),
+    ):
+        function = click.option(*flags, is_flag=True, callback=_not_both, help=text)(function)
+    return function
+
+
+def _not_both(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    if value and ctx.params.get("quiet" if param.name == "verbose" else "verbose"):
+        raise UserError("--quiet and --verbose were both given", "give one of them")
+    return value
 
 
 def config_option(function: _Function) -> _Function:
@@ -169,7 +172,7 @@ def _load_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"--config {path}: {error.strerror}", "give the path of a TOML file") from None
+        raise UserError(f"--config {path}: cannot be read ({error.strerror})", "give the path of a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(
             f"--config {path}: not TOML ({error})", "write one `key = value` a line, strings in quotes"
@@ -200,25 +203,25 @@ def _load_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
 
 def _check_type(what: str, value: object, param: click.Parameter) -> None:
     """Raises UserError where a TOML value is not of its option's kind; click would make 1 of true, and 2 of 2.7."""
+    key = what.rpartition(": ")[2]
     kinds: tuple[type, ...]
     if isinstance(param, click.Option) and param.is_flag:
-        kinds, wanted = (bool,), "true or false"
+        kinds, wanted, hint = (bool,), "true or false", f"write {key} = true, without quotes"
     elif isinstance(param.type, click.types.IntParamType):
-        kinds, wanted = (int,), "a whole number"
+        kinds, wanted, hint = (int,), "a whole number", f"write {key} = 1 or another, without quotes"
     elif isinstance(param.type, click.types.FloatParamType):
-        kinds, wanted = (int, float), "a number"
+        kinds, wanted, hint = (int, float), "a number", f"write {key} = 0.5 or another, without quotes"
     else:
-        kinds, wanted = (str, int, float, list), "text"
+        kinds, wanted, hint = (str, int, float, list), "text", f'write {key} = "…", in quotes'
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise UserError(f"{what} = {value!r}: not {wanted}", f"write {what.rpartition(': ')[2]} = {wanted}")
+        shown = str(value).lower() if isinstance(value, bool) else repr(value)
+        raise UserError(f"{what} = {shown}: not {wanted}", hint)
 
 
-def resolved_toml(ctx: click.Context, *, leave_out: Iterable[str] = ("dry_run", "quiet")) -> str:
-    """The options of a command as they were resolved, in the order of its help, as a TOML file that `--config` reads back."""
-    options = [
-        str(param.name) for param in ctx.command.params if isinstance(param, click.Option) and param.expose_value
-    ]
-    values = {name: ctx.params[name] for name in options if name not in leave_out}
+def resolved_toml(ctx: click.Context, *, leave_out: Iterable[str] = ("dry_run", "quiet", "verbose")) -> str:
+    """Arguments and options of a command as they were resolved, in the order of its help, as a TOML file that `--config` reads back."""
+    names = [str(param.name) for param in ctx.command.params if param.expose_value]
+    values = {name: ctx.params[name] for name in names if name not in leave_out}
     return to_toml({name: str(value) if isinstance(value, Path) else value for name, value in values.items()})
 
 

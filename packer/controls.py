@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 from packer.conversation import Conversation, Json, Message
 from packer.turns import literal_marks
-
-Policy = Literal["split", "reject", "keep"]
 
 
 class Controls:

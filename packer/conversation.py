@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+
+from packer.words import EmptyAnswers
 
 # JSON as a template sees it.
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
@@ -60,9 +61,6 @@ class PlainText:
 
     prompt: str
     completion: str
-
-
-EmptyAnswers = Literal["drop", "mask", "keep"]
 
 
 def conversation(

@@ -65,7 +65,7 @@ def encode_part(renderer: Renderer, raw: RawPart) -> tuple[PartHead, TokenPart]:
     kept: list[tuple[int, Example]] = []
     rejects: list[Reject] = []
     for start in range(0, len(raw.values), _ROWS_AT_ONCE):
-        for place, outcome in enumerate(_outcomes(renderer, raw.values[start : start + _ROWS_AT_ONCE]), start):
+        for place, outcome in enumerate(outcomes(renderer, raw.values[start : start + _ROWS_AT_ONCE]), start):
             if isinstance(outcome, Example):
                 kept.append((place, outcome))
                 continue
@@ -98,16 +98,17 @@ def encode_part(renderer: Renderer, raw: RawPart) -> tuple[PartHead, TokenPart]:
     return head, part
 
 
-def _outcomes(renderer: Renderer, values: Sequence[object]) -> list[Example | Rejected]:
-    outcomes: dict[int, Example | Rejected] = {}
+def outcomes(renderer: Renderer, values: Sequence[object]) -> list[Example | Rejected]:
+    """What becomes of some rows' values (`RawRow.value`), in order."""
+    found: dict[int, Example | Rejected] = {}
     rows: dict[int, object] = {}
     for place, value in enumerate(values):
         try:
             rows[place] = parsed(value)
         except NotJsonError as error:
-            outcomes[place] = Rejected("not_json", str(error))
-    outcomes.update(zip(rows, renderer.examples(list(rows.values())), strict=True))
-    return [outcomes[place] for place in range(len(values))]
+            found[place] = Rejected("not_json", str(error))
+    found.update(zip(rows, renderer.examples(list(rows.values())), strict=True))
+    return [found[place] for place in range(len(values))]
 
 
 def _joined_part(*, source: int, rows: Sequence[int], places: Sequence[str], examples: Sequence[Example]) -> TokenPart:

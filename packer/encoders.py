@@ -20,11 +20,11 @@ import numpy as np
 
 from packer.errors import UserError
 from packer.types import Int32Array, Int64Array
+from packer.words import EncoderName
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
-EncoderName = Literal["auto", "tokenizers", "splintr", "fastokens"]
 # Faster first, as measured on English chats with a Qwen vocabulary.
 _FAST: tuple[Literal["splintr", "fastokens"], ...] = ("splintr", "fastokens")
 _CHECK_EVERY = 64

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from packer.conversation import Conversation, EmptyAnswers, PlainText, Rejected, conversation, kind_of, text_of
-
-Format = Literal["auto", "messages", "sharegpt", "prompt-completion", "instruction", "text"]
-
+from packer.conversation import Conversation, PlainText, Rejected, conversation, kind_of, text_of
+from packer.words import EmptyAnswers, Format
 
 # Every column that some format reads.
 COLUMNS = (

@@ -41,8 +41,19 @@ class Inputs:
     stamps: tuple[tuple[int, ...], ...]
 
 
-def resolve(config: BuildConfig) -> Inputs:
-    """Finds sources, tokenizer and template, and holds the template against the probe conversation."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What the names in the options stand for, and what would turn their rows into tokens."""
+
+    sources: tuple[SourceSpec, ...]
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    renderer: Renderer
+    encoder: Chosen
+
+
+def find(config: BuildConfig) -> Found:
+    """Finds sources, tokenizer and template, and holds the template against the probe conversation; of the sources no more than a first row is read."""
     found = sources.open_sources(
         config.sources, split=config.split, eval_split=config.eval_split, revision=config.revision
     )
@@ -66,7 +77,16 @@ def resolve(config: BuildConfig) -> Inputs:
         if spec.file:
             # A file that cannot be opened is told before anything is begun.
             next(sources.read(spec, config.policies.layout.columns), None)
-    stamps = tuple(_stamp(spec) for spec in found)
+    _keep_apart(config, tokenizer, found)
+    chosen = choose_encoder(config.encoder, tokenizer.backend)
+    tokenizer.use(chosen.encoder)
+    return Found(sources=tuple(found), tokenizer=tokenizer, template=chat_template, renderer=renderer, encoder=chosen)
+
+
+def resolve(config: BuildConfig) -> Inputs:
+    """What `find` finds, and the digests of what will be read."""
+    found = find(config)
+    stamps = tuple(_stamp(spec) for spec in found.sources)
     entries = tuple(
         Source(
             name=spec.name,
@@ -76,18 +96,15 @@ def resolve(config: BuildConfig) -> Inputs:
             weight=str(spec.weight),
             conversations=0,
         )
-        for spec in found
+        for spec in found.sources
     )
-    _keep_apart(config, tokenizer, found)
-    chosen = choose_encoder(config.encoder, tokenizer.backend)
-    tokenizer.use(chosen.encoder)
     return Inputs(
-        sources=tuple(found),
+        sources=found.sources,
         entries=entries,
-        tokenizer=tokenizer,
-        template=template,
-        renderer=renderer,
-        encoder=chosen,
+        tokenizer=found.tokenizer,
+        template=found.template.source,
+        renderer=found.renderer,
+        encoder=found.encoder,
         stamps=stamps,
     )
 

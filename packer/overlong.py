@@ -3,18 +3,15 @@
 >>> cut(length=10, turn_ends=np.array([4, 9]), capacity=6, policy="truncate")
 [(0, 4)]
 >>> cut(length=10, turn_ends=np.array([4, 9]), capacity=6, policy="split")
-[(0, 4), (4, 9), (9, 10)]
+[(0, 4), (4, 10)]
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from packer.types import Int32Array
-
-Overlong = Literal["drop", "truncate", "split", "error"]
+from packer.words import Overlong
 
 
 def cut(*, length: int, turn_ends: Int32Array, capacity: int, policy: Overlong) -> list[tuple[int, int]]:

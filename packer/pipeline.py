@@ -45,6 +45,11 @@ def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
     progress = progress or Progress()
     started = time.time()
     inputs = resolve(config)
+    for spec in inputs.sources:
+        progress.detail(
+            f"source: {spec.file or f'{spec.name} (split {spec.split}, revision {spec.revision})'} × {spec.weight}"
+        )
+    progress.detail(f"tokenizer: {inputs.tokenizer.folder}; encoder: {inputs.encoder.name} ({inputs.encoder.reason})")
     settle(config.out)
     if (manifest := finished(config, origin(config, inputs))) is not None:
         progress.say(f"{config.out} already holds this build: nothing to do")

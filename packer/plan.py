@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -21,8 +21,8 @@ from packer.heuristics import Places, best_fit_decreasing, first_fit_decreasing,
 from packer.order import permutation
 from packer.schema import SEGMENTS_MULTIPLE
 from packer.types import Int64Array
+from packer.words import Strategy
 
-Strategy = Literal["optimal", "bfd", "ffd", "sequential"]
 # Rows of examples in the order given are not crowded; should they be, this many is where the next row begins.
 _SEQUENTIAL_LIMIT = 63
 # `auto` gives up at most this much density for a small number of segments a row: one row in a thousand.

@@ -33,16 +33,21 @@ class Probe:
     facts: Facts
 
 
+def messages() -> list[Message]:
+    """The probe conversation: two questions and two answers."""
+    said: list[Message] = []
+    for question, answer in zip(_USER, _ANSWER, strict=True):
+        said += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return said
+
+
 def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
     """Renders two questions and two answers; raises UserError where nothing is a target, a turn's end is none, the user's text is one, or there is
     more than one BOS.
     """
     name, mend = f"the chat template of {tokenizer.name}", "give a template that fits with --chat-template FILE"
-    messages: list[Message] = []
-    for question, answer in zip(_USER, _ANSWER, strict=True):
-        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     try:
-        rendered = render(template, Conversation(messages=tuple(messages)), facts=Facts(), literal=None)
+        rendered = render(template, Conversation(messages=tuple(messages())), facts=Facts(), literal=None)
     except Rejected as rejected:
         raise UserError(f"{name} cannot render a plain conversation ({rejected.detail})", mend) from None
     if not rendered.turns:

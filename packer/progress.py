@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -24,6 +24,9 @@ class Progress:
     def say(self, line: str) -> None:
         """Something the user should know."""
 
+    def detail(self, line: str) -> None:
+        """Something for who asked for more."""
+
     @contextmanager
     def stage(self, name: str, *, unit: str, total: float | None = None) -> Iterator[Advance]:  # noqa: ARG002
         """One stage of the work; call what it yields with the number of units done since the last call."""
@@ -31,10 +34,18 @@ class Progress:
 
 
 class PlainProgress(Progress):
-    """Lines on stderr: one every ten seconds, and one at the end of a stage that took more than two."""
+    """Lines on stderr: one every ten seconds, and one at the end of a stage that took more than two; verbose: at the end of every stage, and details."""
+
+    def __init__(self, *, verbose: bool = False) -> None:
+        self._verbose = verbose
 
     def say(self, line: str) -> None:
-        print(line, file=sys.stderr)
+        with suppress(OSError, ValueError):  # nobody need be listening: work of hours does not end for that
+            print(line, file=sys.stderr, flush=True)
+
+    def detail(self, line: str) -> None:
+        if self._verbose:
+            self.say(line)
 
     @contextmanager
     def stage(self, name: str, *, unit: str, total: float | None = None) -> Iterator[Progress.Advance]:
@@ -54,7 +65,7 @@ class PlainProgress(Progress):
                 self.say(line())
 
         yield advance
-        if time.monotonic() - started > _SECONDS_WORTH_A_LINE:
+        if self._verbose or time.monotonic() - started > _SECONDS_WORTH_A_LINE:
             self.say(line())
 
 
@@ -83,8 +94,8 @@ class TerminalProgress(PlainProgress):
                 bar.update(task, total=bar.tasks[task].completed)
 
 
-def console_progress(*, quiet: bool) -> Progress:
+def console_progress(*, quiet: bool, verbose: bool = False) -> Progress:
     """What suits where stderr goes."""
     if quiet or sys.stderr is None:
         return Progress()
-    return TerminalProgress() if sys.stderr.isatty() else PlainProgress()
+    return TerminalProgress(verbose=verbose) if sys.stderr.isatty() else PlainProgress(verbose=verbose)

@@ -70,11 +70,29 @@ def size_of(path: str) -> int | None:
     """A file's bytes as its rows add up to them; None where they do not (it is compressed, or of a kind that does not say)."""
     if PurePosixPath(path).suffix in COMPRESSED or kind_of(path) == ".arrow":
         return None
+    return stored_size(path)
+
+
+def stored_size(path: str) -> int | None:
+    """A file's bytes as it lies there, compressed if it is; None where nobody says."""
     try:
         system, name = fsspec.url_to_fs(path)
         return int(system.size(name))
     except unreachable(ValueError, ImportError, TypeError):
         return None
+
+
+def rows_of(path: str) -> int | None:
+    """Rows of a file that says how many it has (Parquet); None where they would have to be counted."""
+    if kind_of(path) != ".parquet" or PurePosixPath(path).suffix in COMPRESSED:
+        return None
+    import pyarrow.parquet as pq
+
+    with open_binary(path) as file:
+        try:
+            return int(pq.ParquetFile(pa.PythonFile(file, mode="r")).metadata.num_rows)
+        except pa.ArrowInvalid:
+            return None
 
 
 def base_name(path: str) -> str:

@@ -13,12 +13,11 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import xxhash
 
-from packer.controls import Controls, Policy
+from packer.controls import Controls
 from packer.conversation import Conversation, PlainText, Rejected
 from packer.encoders import Flat
 from packer.formats import Layout, canonical
@@ -29,8 +28,7 @@ from packer.template import ChatTemplate
 from packer.tokenizer import Tokenizer
 from packer.turns import Rendered, Turn
 from packer.types import BoolArray, Int32Array, Int64Array
-
-TrainOn = Literal["assistant", "last", "all"]
+from packer.words import Policy, TrainOn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,10 +28,9 @@ from packer.files import remove_temporary, sync_folder, temporary_name, write_te
 from packer.folder import claim, keep_only, set_aside, settle
 from packer.manifest import MANIFEST_NAME, Manifest, load_manifest
 from packer.origin import Origin, finished
-from packer.overlong import Overlong
-from packer.plan import Strategy
 from packer.progress import Progress
 from packer.token_part import part_paths, read_part
+from packer.words import Overlong, Strategy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

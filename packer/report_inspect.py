@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.rule import Rule
@@ -25,8 +25,8 @@ _TARGET, _CONTROL, _FAINT = "green", "blue", "dim"
 def print_inspect(shown: Shown, *, only_targets: bool) -> None:
     """Every row of `shown`; only_targets: nothing but what the model learns to say."""
     console = new_console()
-    plain = not console.is_terminal or console.no_color
-    spelled = _pattern(shown, plain)
+    plain = _is_plain(console)
+    spelled = _pattern(shown.controls, plain)
     console.print(_legend(plain, only_targets), soft_wrap=True)
     for row in shown.rows:
         console.print()
@@ -35,13 +35,28 @@ def print_inspect(shown: Shown, *, only_targets: bool) -> None:
             _heading(console, segment, plain)
             if segment.example is None:
                 continue
-            body = _learnt(segment, spelled, plain) if only_targets else [_whole(segment, spelled, plain)]
+            body = _learnt(segment, spelled, plain) if only_targets else [_whole(segment.pieces, spelled, plain)]
             for text in body:
-                if console.is_terminal:
-                    console.print(text)
-                else:
-                    # A pipe gets lines and tabs as they are in the data; a terminal's lines are wrapped at words.
-                    console.file.write(text.plain + "\n")
+                _print(console, text)
+
+
+def print_example(console: Console, pieces: Sequence[Piece], controls: frozenset[str]) -> None:
+    """One example alone, with the legend above it."""
+    plain = _is_plain(console)
+    console.print(_legend(plain, False), soft_wrap=True)
+    _print(console, _whole(pieces, _pattern(controls, plain), plain))
+
+
+def _is_plain(console: Console) -> bool:
+    return not console.is_terminal or console.no_color
+
+
+def _print(console: Console, text: Text) -> None:
+    if console.is_terminal:
+        console.print(text)
+    else:
+        # A pipe gets lines and tabs as they are in the data; a terminal's lines are wrapped at words.
+        console.file.write(text.plain + "\n")
 
 
 def _legend(plain: bool, only_targets: bool) -> Text:
@@ -79,10 +94,10 @@ def _heading(console: Console, segment: Segment, plain: bool) -> None:
         console.print(Text(facts, style=_FAINT))
 
 
-def _whole(segment: Segment, spelled: re.Pattern[str], plain: bool) -> Text:
+def _whole(pieces: Sequence[Piece], spelled: re.Pattern[str], plain: bool) -> Text:
     text = Text()
     inside = False
-    for piece in segment.pieces:
+    for piece in pieces:
         if plain and piece.is_target != inside:
             text.append(OPEN if piece.is_target else CLOSE)
         inside = piece.is_target
@@ -106,9 +121,9 @@ def _style(piece: Piece) -> str:
     return _TARGET if piece.is_target else ""
 
 
-def _pattern(shown: Shown, plain: bool) -> re.Pattern[str]:
+def _pattern(controls: frozenset[str], plain: bool) -> re.Pattern[str]:
     """What gets a backslash: spelled control tokens (longest first) and, where marks are used, the marks; also the end of a piece, for its backslashes."""
-    words = sorted(shown.controls, key=len, reverse=True) + ([OPEN, CLOSE] if plain else [])
+    words = sorted(controls, key=len, reverse=True) + ([OPEN, CLOSE] if plain else [])
     return re.compile(rf"(\\*)({'|'.join([*map(re.escape, words), chr(92) + 'Z'])})")
 
 

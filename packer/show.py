@@ -94,7 +94,7 @@ class Folder:
         self._split = split
         if split is not None:
             open_corpus(folder, split=split)  # says which splits there are
-        self.controls = frozenset(text for text in self._tokenizer.added_tokens.values() if text.strip())
+        self.controls = control_texts(self._tokenizer)
 
     def row(self, row: int) -> ShownRow:
         """A row whole; raises UserError where the split has no such row."""
@@ -174,34 +174,42 @@ class Folder:
             source=int(self._table.source[example]) if listed else None,
             source_row=int(self._table.row[example]) if listed else None,
             targets=int(mask.sum()),
-            pieces=tuple(self._pieces(ids, mask)) if example is not None else (),
+            pieces=tuple(pieces(self._tokenizer, ids, mask)) if example is not None else (),
         )
 
-    def _pieces(self, ids: Int32Array, mask: BoolArray) -> Iterator[Piece]:
-        controls = self._tokenizer.added_tokens
-        kinds = [
-            (bool(target), int(token) in controls and bool(controls[int(token)].strip()))
-            for token, target in zip(ids, mask, strict=True)
-        ]
-        at = 0
-        for (is_target, is_control), run in itertools.groupby(kinds):
-            size = len(list(run))
-            # Each control token is a piece of its own.
-            for start, end in [(at + n, at + n + 1) for n in range(size)] if is_control else [(at, at + size)]:
-                here = tuple(ids[start:end].tolist())
-                text = controls[here[0]] if is_control else self._decode(ids, start, end)
-                yield Piece(text=text, ids=here, is_target=is_target, is_control=is_control)
-            at += size
 
-    def _decode(self, ids: Int32Array, start: int, end: int) -> str:
-        """Text of tokens [start, end). A byte-level decoder knows no context; others write a token's leading space only behind another token."""
-        run: Sequence[int] = ids[start:end].tolist()
-        if self._tokenizer.byte_lengths is not None or not start:
-            return self._tokenizer.decode(run)
-        before = ids[start - 1 : start].tolist()
-        alone = self._tokenizer.decode(before)
-        both = self._tokenizer.decode([*before, *run])
-        return both[len(alone) :] if both.startswith(alone) else self._tokenizer.decode(run)
+def pieces(tokenizer: Tokenizer, ids: Int32Array, mask: BoolArray) -> Iterator[Piece]:
+    """Tokens of one example, ids int32 [n] and loss_mask bool [n], as text: runs of one kind, each control token by itself."""
+    controls = tokenizer.added_tokens
+    kinds = [
+        (bool(target), int(token) in controls and bool(controls[int(token)].strip()))
+        for token, target in zip(ids, mask, strict=True)
+    ]
+    at = 0
+    for (is_target, is_control), run in itertools.groupby(kinds):
+        size = len(list(run))
+        # Each control token is a piece of its own.
+        for start, end in [(at + n, at + n + 1) for n in range(size)] if is_control else [(at, at + size)]:
+            here = tuple(ids[start:end].tolist())
+            text = controls[here[0]] if is_control else _decode(tokenizer, ids, start, end)
+            yield Piece(text=text, ids=here, is_target=is_target, is_control=is_control)
+        at += size
+
+
+def control_texts(tokenizer: Tokenizer) -> frozenset[str]:
+    """The texts of all control tokens, so that text which only spells one can be told apart."""
+    return frozenset(text for text in tokenizer.added_tokens.values() if text.strip())
+
+
+def _decode(tokenizer: Tokenizer, ids: Int32Array, start: int, end: int) -> str:
+    """Text of tokens [start, end). A byte-level decoder knows no context; others write a token's leading space only behind another token."""
+    run: Sequence[int] = ids[start:end].tolist()
+    if tokenizer.byte_lengths is not None or not start:
+        return tokenizer.decode(run)
+    before = ids[start - 1 : start].tolist()
+    alone = tokenizer.decode(before)
+    both = tokenizer.decode([*before, *run])
+    return both[len(alone) :] if both.startswith(alone) else tokenizer.decode(run)
 
 
 def _rows_with(corpus: Corpus, example: int) -> Iterator[int]:

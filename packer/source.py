@@ -87,6 +87,8 @@ def _files(name: str) -> list[str] | None:
     """The files that a name stands for; None where it can only be a hub name."""
     if "://" in name:
         return _remote_files(name)
+    if not name:
+        raise UserError("a data set has no name: '' was given", _LOCAL_HINT)
     path = Path(name).expanduser()
     try:
         path.stat()
@@ -111,7 +113,7 @@ def _files(name: str) -> list[str] | None:
         or "\\" in name
         or path.suffix in (*SUFFIXES, *COMPRESSED)
     )
-    if is_path or not name:
+    if is_path:
         raise UserError(f"{name}: no such file or folder", _LOCAL_HINT)
     return None
 

@@ -18,9 +18,9 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def new_console() -> Console:
-    """Prints to stdout, in colour where that is a terminal and NO_COLOR is not set."""
-    return _Console(highlight=False, markup=False, emoji=False)
+def new_console(*, stderr: bool = False) -> Console:
+    """Prints to stdout, or stderr, in colour where that is a terminal and NO_COLOR is not set."""
+    return _Console(highlight=False, markup=False, emoji=False, stderr=stderr)
 
 
 def new_table(title: str, *columns: str) -> Table:

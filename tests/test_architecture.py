@@ -24,6 +24,8 @@ SHARED = {
     "examples",
     "terminal",
     "progress",
+    "wrong_use",
+    "completion",
 }
 PURE = (
     "plan",
@@ -60,7 +62,10 @@ ONE_ROOM = {
         "packer/cli.py",
         "packer/cli_folder.py",
         "packer/cli_repack.py",
+        "packer/cli_values.py",
         "packer/console.py",
+        "packer/wrong_use.py",
+        "packer/completion.py",
         "trainer/cli.py",
         "trainer/cli_compare.py",
         "trainer/cli_export.py",
@@ -74,6 +79,7 @@ ONE_ROOM = {
         "packer/report_verify.py",
         "packer/report_inspect.py",
         "packer/report_diff.py",
+        "packer/report_dry.py",
         "packer/report_stats.py",
         "packer/terminal.py",
         "packer/progress.py",

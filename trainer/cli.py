@@ -6,7 +6,8 @@ import os
 
 import click
 
-from packer.console import config_option, context_settings, printable, to_toml
+from packer.completion import folders
+from packer.console import config_option, context_settings, printable, to_toml, voice_options
 from trainer import config as options
 from trainer.cli_blame import blame
 from trainer.cli_compare import compare
@@ -31,18 +32,34 @@ def main() -> None:
 
 
 @main.command(short_help="Train on a folder of packed shards, alone or under torchrun.")
-@click.option("--shards", required=True, help="Folder that `packer build` wrote, or its address: s3://bucket/packed.")
-@_option("eval_shards", str, "Folder with rows to evaluate on.  [default: the eval split of --shards, if it has one]")
+@click.option(
+    "--shards",
+    required=True,
+    shell_complete=folders,
+    help="Folder that `packer build` wrote, or its address: s3://bucket/packed.",
+)
+@_option(
+    "eval_shards",
+    str,
+    "Folder with rows to evaluate on.  [default: the eval split of --shards, if it has one]",
+    shell_complete=folders,
+)
 @_option(
     "cache",
     str,
     "Folder for what is fetched from an address.  [default: ~/.cache/packer]",
     envvar="PACKER_CACHE",
     show_envvar=True,
+    shell_complete=folders,
 )
-@_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@_option(
+    "model",
+    str,
+    "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]",
+    shell_complete=folders,
+)
 @_option("init", _choice(options.Init), "Start from its weights, or from random ones made with --seed.")
-@_option("steps", int, "Optimiser steps.")
+@_option("steps", int, "Optimiser steps.  [default: as many as --epochs takes]")
 @_option("epochs", int, "Times through the rows.  [default: 1, unless --steps]")
 @_option("rows_per_step", int, "Rows of an optimiser step, over all ranks.")
 @_option("micro_rows", int, "Rows a rank computes in one pass.")
@@ -51,7 +68,11 @@ def main() -> None:
     _choice(options.Balance),
     "batch: sort a step's rows by attention cost, so that ranks work on like rows; window: make each step of like rows, out of 16 steps; off: stream order.",
 )
-@_option("skip_rows", Numbers(int), "Rows that keep their place but are neither trained on nor computed: 17,1204.")
+@_option(
+    "skip_rows",
+    Numbers(int),
+    "Rows that keep their place but are neither trained on nor computed: 17,1204.  [default: none]",
+)
 @_option(
     "loss_weighting",
     _choice(options.LossWeighting),
@@ -124,7 +145,7 @@ def main() -> None:
 @_option("save_every", int, "Checkpoint every N steps, besides at the end and on Ctrl-C; 0: only then.")
 @_option("keep", int, "Keep the newest N checkpoints; 0: all.")
 @_option("log_every", int, "A line of metrics every N steps.")
-@_option("out", str, "The run's folder.  [default: runs/NAME, the name of the shards' folder]")
+@_option("out", str, "The run's folder.  [default: runs/NAME, the name of the shards' folder]", shell_complete=folders)
 @_option(
     "tracker",
     _choice(options.Tracker),
@@ -137,6 +158,7 @@ def main() -> None:
     str,
     "auto: go on from the run folder's newest checkpoint; never; or a run's or checkpoint's folder.",
     metavar="auto|never|DIR",
+    shell_complete=folders,
 )
 @_option("seed", int, "Of the order of rows and of random weights.")
 @click.option(
@@ -148,7 +170,8 @@ def main() -> None:
 @refuses_what_is_not_there
 @config_option
 @click.option("--dry-run", is_flag=True, help="Print the resolved options as TOML and what would be done, and stop.")
-def run(dry_run: bool, **values: object) -> int:
+@voice_options
+def run(dry_run: bool, quiet: bool, verbose: bool, **values: object) -> int:
     """Trains on packed rows. One process, or every rank of a torchrun:
 
     \b
@@ -162,13 +185,21 @@ def run(dry_run: bool, **values: object) -> int:
     if dry_run:
         return _dry_run(config)
     from trainer.loop import run as run_loop
+    from trainer.say import let_libraries_speak
 
-    return run_loop(config)
+    if verbose:
+        let_libraries_speak()
+    return run_loop(config, quiet=quiet)
 
 
 @main.command(short_help="Prove on this model and these shards that packing changes nothing.")
-@click.option("--shards", required=True, help="Folder that `packer build` wrote.")
-@_option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@click.option("--shards", required=True, shell_complete=folders, help="Folder that `packer build` wrote.")
+@_option(
+    "model",
+    str,
+    "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]",
+    shell_complete=folders,
+)
 @_option("init", _choice(options.Init), "Its weights, or random ones made with --seed.")
 @_option("dtype", _choice(options.Dtype), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
 @_option("kernels", _choice(options.Kernels), "As `run` would take them: auto, fused or reference.")
@@ -180,12 +211,17 @@ def run(dry_run: bool, **values: object) -> int:
     help="Fail where the model's tokenizer.json is not the one that made the shards.",
 )
 @click.option("--as-is", is_flag=True, help="Measure the model as transformers alone runs it, from position ids.")
-@click.option("--out", help="A run's folder to leave check.json in: `run` then need not prove it again.")
+@click.option(
+    "--out",
+    shell_complete=folders,
+    help="A run's folder to leave check.json in: `run` then need not prove it again.  [default: none]",
+)
 @click.option(
     "--json", "as_json", is_flag=True, help="The report as JSON on standard output, all else on standard error."
 )
 @config_option
-def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
+@voice_options
+def check(as_is: bool, out: str | None, as_json: bool, quiet: bool, verbose: bool, **values: object) -> int:
     """Proves that no example sees another in its row and that each computes what it computes alone; status 1 names the layer that leaks.
 
     \b
@@ -197,8 +233,11 @@ def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
     """
     config = RunConfig(**values, steps=1, eval_every=0)  # type: ignore[arg-type]  # click has checked each option's type
     from trainer.check.command import check as prove
+    from trainer.say import let_libraries_speak
 
-    return prove(config, as_is=as_is, json=as_json, out=out)
+    if verbose:
+        let_libraries_speak()
+    return prove(config, as_is=as_is, json=as_json, out=out, quiet=quiet)
 
 
 main.add_command(compare)

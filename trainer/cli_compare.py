@@ -87,6 +87,12 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
     help="Refuse a model whose tokenizer.json is not the one that made the shards.",
 )
 @click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write it as one page that needs no network: curves, intervals, speeds.  [default: none]",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on standard output, all else on standard error."
 )
 @config_option
@@ -97,6 +103,7 @@ def compare(
     most_held_out: int,
     strict: bool,
     against: Path | None,
+    html: Path | None,
     as_json: bool,
     **values: object,
 ) -> int:
@@ -124,5 +131,6 @@ def compare(
         most_held_out=most_held_out,
         strict=strict,
         against=against,
+        html=html,
     )
     return run_compare(chosen, as_json=as_json)

@@ -8,14 +8,20 @@ from pathlib import Path
 
 import click
 
+from packer.completion import folders
 from packer.console import printable
 
 
 @click.command(short_help="A checkpoint as a folder that transformers loads.")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=folders)
 @click.option("--step", type=int, help="The checkpoint to export.  [default: the newest]")
 @click.option(
-    "-o", "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; it must be new or empty."
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    shell_complete=folders,
+    help="Folder to write; it must be new or empty.",
 )
 @click.option(
     "--dtype",

@@ -15,6 +15,7 @@ import click
 
 from packer.console import EXIT_INTERRUPTED, EXIT_WRONG_USE, Commands, printable
 from packer.errors import UserError
+from packer.wrong_use import told
 
 _RANK_0_SPEAKS_S = 10
 
@@ -41,7 +42,11 @@ class RankCommands(Commands):
             # before it has spoken. If it does not leave, the error is ours alone and we tell it.
             time.sleep(_RANK_0_SPEAKS_S)
             said = (
-                (error.message, error.hint) if isinstance(error, UserError) else (error.format_message(), "see --help")
+                (error.message, error.hint)
+                if isinstance(error, UserError)
+                else told(error)
+                if isinstance(error, click.UsageError)
+                else (error.format_message(), "see --help")
             )
             click.echo(f"error: rank {rank}: {printable(said[0])}\nhint: {printable(said[1])}", err=True)
             sys.exit(EXIT_WRONG_USE)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
-from packer.console import TomlValue, nearest
+from packer.console import TomlValue
 from packer.errors import UserError
+from packer.wrong_use import no_such_choice
 
 Init = Literal["pretrained", "random"]
 Balance = Literal["batch", "window", "off"]
@@ -106,7 +107,10 @@ class RunConfig:
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise UserError(f"--lr {self.lr}: not a positive number", "give a learning rate such as 1e-5")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise UserError(f"--betas {self.betas}: not two numbers in [0, 1)", "give two numbers such as 0.9,0.95")
+            raise UserError(
+                f"--betas {','.join(map(str, self.betas))}: not two numbers in [0, 1)",
+                "give two numbers such as 0.9,0.95",
+            )
         if any(row < 0 for row in self.skip_rows):
             raise UserError(
                 f"--skip-rows {min(self.skip_rows)}: no such row",
@@ -142,18 +146,12 @@ class RunConfig:
         )
         raise UserError(
             f"{option(name)} {value}: {what}",
-            f"give at most {most}"
-            if math.isfinite(value) and value > most
-            else f"give a finite number of at least {least}",
+            f"give at most {most}" if math.isfinite(value) and value > most else f"give a number of at least {least}",
         )
 
     def _one_of(self, name: str, value: str, words: tuple[str, ...]) -> None:
         if value not in words:
-            near = nearest(str(value), words)
-            raise UserError(
-                f"{option(name)} {value}: no such choice",
-                f"did you mean {near}?" if near else f"choices: {', '.join(words)}",
-            )
+            raise no_such_choice(option(name), str(value), words)
 
     @property
     def run_folder(self) -> Path:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 from packer.errors import UserError
 from trainer.isolate_delta import delta_layers
@@ -37,13 +37,24 @@ WINDOW = "packed_window"
 
 # What the library hands to every attention function and what does not change causal attention inside a segment.
 _HARMLESS = frozenset(
-    {"position_ids", "use_cache", "output_attentions", "output_hidden_states", "output_router_logits", "return_dict"}
+    {
+        "position_ids",
+        "use_cache",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "return_dict",
+        "num_items_in_batch",  # for the loss: transformers' Trainer hands it to the model
+    }
 )
+
+
+_PREFIX = "packed_"
 
 
 def register_attention(kernel: AttentionKernel, label: str) -> str:
     """Make `kernel` known to transformers and give the name to load a model with (`attn_implementation`)."""
-    name = f"packed_{label}"
+    name = f"{_PREFIX}{label}"
 
     def attend(
         module: nn.Module,
@@ -83,24 +94,34 @@ def register_attention(kernel: AttentionKernel, label: str) -> str:
     return name
 
 
+def segmented_class(model_type: str) -> tuple[type[nn.Module], type[nn.Module]] | None:
+    """Our subclass and the library's class of the layers of a model type that call their kernels directly; None where it has none, or ours already."""
+    layers = delta_layers(model_type) or shortconv_layers(model_type) or scan_layers(model_type)
+    if layers is None or issubclass(layers[1], SegmentedLayer):
+        return None
+    ours, theirs = layers
+    return type(f"Segmented{theirs.__name__}", (ours, theirs), {"__module__": __name__}), theirs
+
+
 @contextmanager
 def isolating(model_type: str) -> Iterator[None]:
     """While inside, models of this type are built with our layers; afterwards the library is as it was found."""
-    layers = delta_layers(model_type) or shortconv_layers(model_type) or scan_layers(model_type)
+    layers = segmented_class(model_type)
     if layers is None:
         yield
         return
-    ours, theirs = layers
-    if issubclass(theirs, SegmentedLayer):  # already inside
-        yield
-        return
+    patched, theirs = layers
     modeling = sys.modules[theirs.__module__]
-    patched = type(f"Segmented{theirs.__name__}", (ours, theirs), {"__module__": __name__})
     setattr(modeling, theirs.__name__, patched)
     try:
         yield
     finally:
         setattr(modeling, theirs.__name__, theirs)
+
+
+def is_isolated(model: PreTrainedModel) -> bool:
+    """Whether this model is told its segments by the keyword `segments`: whether it was built, or changed, by us."""
+    return str(model.config.get_text_config(decoder=True)._attn_implementation).startswith(_PREFIX)
 
 
 def bind(model: nn.Module, mode: Mode, device: torch.device) -> tuple[Choice, ...]:

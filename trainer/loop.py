@@ -43,14 +43,15 @@ from trainer.trackers import Trackers, refuse_missing
 _READ_AHEAD = 2
 
 
-def run(config: RunConfig) -> int:
-    """Trains; returns 0 at the end, 128 + signal after one stopped it. Raises UserError, on every rank, for what a person can mend."""
+def run(config: RunConfig, *, quiet: bool = False) -> int:
+    """Trains; returns 0 at the end, 128 + signal after one stopped it. Raises UserError, on every rank, for what a person can mend. quiet: only notes
+    are printed."""
     with start_ranks() as ranks, ExitStack() as stack:
         prepared = ranks.together(lambda: prepare(_resolve_dtype(config, ranks.device), world=ranks.world))
         ranks.together(lambda: stack.enter_context(held(prepared.folder)) if ranks.first else None)
         found = ranks.together(lambda: find(prepared))
         digest = ranks.together(lambda: _digest_of_config(prepared))
-        say = printer(ranks)
+        say = printer(ranks, quiet=quiet)
         if found is not None:
             saved = ranks.together(lambda: read_record(found))
             refuse_other_run(saved, record(prepared, step=saved.step, config_digest=digest), checkpoint=found)

@@ -91,7 +91,7 @@ class PackedModel(nn.Module):
         float64 [M, C]: gives [3], the third the rows' router losses (`trainer.routers`), summed.
         """
         asked = {} if slot_weights is None else {"output_router_logits": True}
-        out = self._backbone(input_ids, position_ids, segments, **asked)
+        out = self.backbone(input_ids, position_ids, segments, **asked)
         loss = cross_entropy_sum(
             self._scaled(_hidden(out))[0],
             self.head,
@@ -111,11 +111,12 @@ class PackedModel(nn.Module):
         self, input_ids: Tensor | None, position_ids: Tensor, segments: Segments, *, inputs_embeds: Tensor | None = None
     ) -> Tensor:
         """The last layer's output after the final norm, [1, T, H]. Checks may give inputs_embeds [1, T, H] in place of input_ids."""
-        return _hidden(self._backbone(input_ids, position_ids, segments, inputs_embeds=inputs_embeds))
+        return _hidden(self.backbone(input_ids, position_ids, segments, inputs_embeds=inputs_embeds))
 
-    def _backbone(
+    def backbone(
         self, input_ids: Tensor | None, position_ids: Tensor, segments: Segments, **more: Tensor | bool | None
     ) -> MoeModelOutputWithPast:
+        """What the model without its head gives: of it `last_hidden_state` [1, T, H], after the final norm, is looked at, and router logits."""
         out: MoeModelOutputWithPast = self.model.base_model(
             input_ids=input_ids,
             attention_mask=None,

@@ -7,6 +7,7 @@ say("steps", "100 steps of 8 rows")
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -17,15 +18,15 @@ from trainer.ranks import Ranks
 Say = Callable[[str, str], None]
 
 
-def printer(ranks: Ranks) -> Say:
-    """Prints "label  text" on rank 0. Flushed: a log file shows a step when it is made.
+def printer(ranks: Ranks, *, quiet: bool = False) -> Say:
+    """Prints "label  text" on rank 0; quiet: nothing but notes. Flushed: a log file shows a step when it is made.
 
     A reader that has gone (`| head`, a closed terminal) or a log on a full disk does not end a run of hours: from then on lines go nowhere, which is
     said once on standard error.
     """
 
     def say(label: str, text: str) -> None:
-        if not ranks.first:
+        if not ranks.first or (quiet and label != "note"):
             return
         try:
             print(f"{label:<7} {printable(text)}" if label else printable(text), flush=True)
@@ -39,6 +40,14 @@ def printer(ranks: Ranks) -> Say:
                 )
 
     return say
+
+
+def let_libraries_speak() -> None:
+    """What transformers and torch have to say of what they do, on standard error, and not only their warnings."""
+    from transformers.utils import logging as of_transformers
+
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    of_transformers.set_verbosity_info()  # type: ignore[no-untyped-call]  # untyped in transformers
 
 
 def _to_nowhere() -> None:

@@ -14,11 +14,12 @@ import numpy as np
 
 from packer.examples import ExampleTable
 from packer.manifest import Manifest
-from packer.overlong import Overlong, cut, targets
+from packer.overlong import cut, targets
 from packer.shards import open_corpus
 from packer.types import BoolArray, Int32Array
 from packer.verify.findings import Findings
 from packer.verify.shards import Tally
+from packer.words import Overlong
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

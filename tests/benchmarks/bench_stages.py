@@ -21,8 +21,8 @@ from unittest import mock
 import packer
 from packer import assemble, encode, inputs, parts, pipeline, render, repacking
 from packer.config import BuildConfig
-from packer.encoders import EncoderName
 from packer.repacking import RepackConfig
+from packer.words import EncoderName
 from tests.benchmarks.chats import write
 from tests.benchmarks.harness import add_outputs, leave, table
 

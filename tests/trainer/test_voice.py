@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import ROOT
 
-FILES = sorted((ROOT / "trainer").rglob("*.py")) + [ROOT / "packer" / name for name in ("shards.py", "views.py")]
+FILES = sorted([*(ROOT / "trainer").rglob("*.py"), *(ROOT / "packer").rglob("*.py")])
 
 
 def ends(node: ast.expr) -> Iterator[tuple[str, str]]:

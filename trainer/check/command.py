@@ -39,14 +39,14 @@ from trainer.weights import fill
 _ROWS_LOOKED_AT = 16
 
 
-def check(config: RunConfig, *, as_is: bool, json: bool, out: str | None) -> int:
+def check(config: RunConfig, *, as_is: bool, json: bool, out: str | None, quiet: bool = False) -> int:
     """Proves, tells, and returns the exit status: 0 proved, 1 not. Every rank of a torchrun calls it. Raises UserError for wrong use.
 
     as_is: the model as transformers runs it, from position ids alone. json: the report on standard output, all else on standard error. out: a run's
-    folder to leave check.json in.
+    folder to leave check.json in. quiet: only notes are told.
     """
     with start_ranks() as ranks:
-        say = _on_standard_error(ranks) if json else printer(ranks)
+        say = _on_standard_error(ranks, quiet=quiet) if json else printer(ranks, quiet=quiet)
         report = _check(config, ranks, say, as_is=as_is)
         if ranks.first and json:
             sys.stdout.write(report.to_json())
@@ -61,9 +61,9 @@ def check(config: RunConfig, *, as_is: bool, json: bool, out: str | None) -> int
         return 0 if report.passed else EXIT_NO
 
 
-def _on_standard_error(ranks: Ranks) -> Say:
+def _on_standard_error(ranks: Ranks, *, quiet: bool) -> Say:
     def say(label: str, text: str) -> None:
-        if ranks.first:
+        if ranks.first and not (quiet and label != "note"):
             print(f"{label:<7} {printable(text)}" if label else printable(text), file=sys.stderr, flush=True)
 
     return say

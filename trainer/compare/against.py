@@ -13,8 +13,8 @@ import dataclasses
 import tomllib
 from pathlib import Path
 
-from packer.console import nearest
 from packer.errors import UserError
+from packer.wrong_use import nearest
 from trainer.config import RunConfig
 
 # What may differ.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from packer.console import EXIT_NO, printable
 from packer.errors import UserError
+from packer.html.page import write_page
 from packer.progress import console_progress
 from trainer.compare.against import read_against
 from trainer.compare.comparison import Rungs, compare, ladder, total_steps
@@ -21,6 +22,7 @@ from trainer.compare.document import document_of, document_of_strict
 from trainer.compare.report_terminal import print_comparison, print_strict
 from trainer.compare.setting import Setting, make_setting
 from trainer.compare.strict import train_side_by_side
+from trainer.compare_page import compare_page
 from trainer.config import RunConfig
 from trainer.kernels import resolve
 from trainer.loader import ShardCheck
@@ -32,7 +34,7 @@ from trainer.source import check_source
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """config: of the rungs; its seed is the first of `seeds`. margin: share of the padded loss. replicates: whether the floor is measured.
-    most_held_out: examples to evaluate on. against: a TOML file of run options."""
+    most_held_out: examples to evaluate on. against: a TOML file of run options. html: a page to write."""
 
     config: RunConfig
     seeds: int = 3
@@ -41,6 +43,7 @@ class Options:
     most_held_out: int = 256
     strict: bool = False
     against: Path | None = None
+    html: Path | None = None
 
 
 def run_compare(options: Options, *, as_json: bool = False) -> int:
@@ -57,6 +60,8 @@ def run_compare(options: Options, *, as_json: bool = False) -> int:
             document, passed = _compare(options, setting, rungs, check, quiet=as_json)
         finally:
             check.close()
+        if options.html is not None:
+            write_page(options.html, compare_page(document), option="--html")
         if as_json:
             sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
             sys.stdout.flush()
@@ -93,6 +98,10 @@ def _prepare(options: Options, ranks: Ranks) -> tuple[Setting, Rungs]:
         raise UserError(
             "--strict and --against were both given: another setting has other weights after the first step",
             "leave one of them out",
+        )
+    if options.strict and options.html is not None:
+        raise UserError(
+            "--strict and --html were both given: equal weights have no curves to show", "leave one of them out"
         )
     config = options.config
     dtype = "fp64" if options.strict else "bf16" if ranks.device.type == "cuda" else "fp32"

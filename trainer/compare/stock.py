@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from trainer.kernels import Choice
 from trainer.library import for_training, read_config, widen
@@ -23,18 +24,19 @@ from trainer.segments import Segments
 class StockModel(PackedModel):
     """A model of transformers, fed with [B, L] ids, a mask of the padding, and nothing else."""
 
-    def hidden(
-        self, input_ids: Tensor | None, position_ids: Tensor, segments: Segments, *, inputs_embeds: Tensor | None = None
-    ) -> Tensor:
-        """The last layer's output after the final norm, flattened to [1, B·L, H]. input_ids, position_ids: int64 [B, L]."""
+    def backbone(
+        self, input_ids: Tensor | None, position_ids: Tensor, segments: Segments, **more: Tensor | bool | None
+    ) -> MoeModelOutputWithPast:
+        """As `PackedModel.backbone`, with the last hidden state flattened to [1, B·L, H]. input_ids, position_ids: int64 [B, L]."""
         del segments  # what keeps examples apart here is that each has a line of its own
         # An example's positions count from its line's start; those of the padding behind it begin anew.
         mask = (position_ids == torch.arange(position_ids.shape[1], device=position_ids.device)).long()
-        out = self.model.base_model(
-            input_ids=input_ids, inputs_embeds=inputs_embeds, attention_mask=mask, use_cache=False
+        out: MoeModelOutputWithPast = self.model.base_model(
+            input_ids=input_ids, attention_mask=mask, use_cache=False, **more
         )
-        hidden: Tensor = out.last_hidden_state
-        return hidden.flatten(0, 1)[None]
+        assert out.last_hidden_state is not None  # optional only in the library's types
+        out.last_hidden_state = out.last_hidden_state.flatten(0, 1)[None]
+        return out
 
 
 def build_stock(source: str, dtype: torch.dtype) -> PreTrainedModel:

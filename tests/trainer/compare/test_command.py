@@ -82,11 +82,16 @@ def test_three_seeds_are_told_in_two_tables_of_80_columns_and_a_verdict(compare:
 
 def test_the_document_has_the_fields_that_are_promised(compare: Compare) -> None:
     (Path.cwd() / "other.toml").write_text('lr = 0.0001\nout = "runs/first"\n')
-    done = compare("--steps", "2", "--seeds", "2", "--json", "--against", "other.toml", "--margin", "1%")
+    done = compare(
+        "--steps", "2", "--seeds", "2", "--json", "--against", "other.toml", "--margin", "1%", "--html", "page.html"
+    )
     assert done.status == 0, done.stderr
     document = json.loads(done.stdout)
     assert set(document) == {"ladder", "loss", "curves", "setting", "strict"}
     names = ["padded-stock", "padded-kernels", "packed", "against"]
+    page = Path("page.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert all(name in page for name in names)
     assert [rung["name"] for rung in document["ladder"]] == names
     assert all(set(rung) >= LADDER for rung in document["ladder"])
     loss = document["loss"]
@@ -155,6 +160,7 @@ def test_strict_says_equal_or_the_first_step_and_parameter(compare: Compare, mon
         (["--margin", "2"], "not a share above 0 and below 1"),
         (["--margin", "little"], "not a share above 0 and below 1"),
         (["--strict", "--against", "other.toml"], "--strict and --against"),
+        (["--strict", "--html", "page.html"], "--strict and --html"),
         (["--shards", "nowhere"], "nowhere"),
         (["--model", "./nowhere"], "no such folder"),
         (["--against", "nowhere.toml"], "--against nowhere.toml: No such file"),
