@@ -182,6 +182,7 @@ def build(
 
     \b
     packer build chats.jsonl --tokenizer path/to/tokenizer --capacity 4096 -o data/packed
+    packer build chats.jsonl --tokenizer path/to/tokenizer --dry-run > build.toml
     """
     from packer.config import BuildConfig
     from packer.pipeline import build as run_build

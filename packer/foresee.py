@@ -42,7 +42,7 @@ _BYTES_A_TOKEN = 4 + 1 / 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceSeen:
-    """bytes: as it lies there. rows: where its file says, or where it has no more than were encoded; None where it would have to be read. sampled: rows
+    """bytes: as it lies there. rows: where its file or its page on the hub says, or where it has no more than were encoded; None where it would have to be read. sampled: rows
     encoded."""
 
     name: str
@@ -188,7 +188,7 @@ def _timed(renderer: Renderer, values: Sequence[object]) -> tuple[list[Example |
 
 
 def _seen(spec: SourceSpec, taken: _Taken) -> SourceSeen:
-    rows = rows_of(spec.file) if spec.file else None
+    rows = rows_of(spec.file) if spec.file else sources.hub_rows(spec)
     return SourceSeen(
         name=spec.name,
         weight=spec.weight,

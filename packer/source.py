@@ -176,6 +176,18 @@ def size(sources: Sequence[SourceSpec]) -> int | None:
     return None if None in sizes else sum(found for found in sizes if found is not None)
 
 
+def hub_rows(source: SourceSpec) -> int | None:
+    """Rows of a split as the data set's page has them, which is fetched and nothing else; None where it does not say, or cannot be reached."""
+    import datasets
+
+    try:
+        info = datasets.load_dataset_builder(source.name, revision=source.revision).info
+    except unreachable(ValueError, RuntimeError, datasets.exceptions.DatasetsError):
+        return None  # the build meets the same, and says it
+    split = (info.splits or {}).get(source.split)
+    return None if split is None else int(split.num_examples)
+
+
 def read(source: SourceSpec, columns: Collection[str], *, limit: int | None = None) -> Iterator[RawRow]:
     """The rows of a source in order, at most `limit`, with (at least) these columns; raises UserError where the source cannot be opened."""
     return itertools.islice(read_file(source.file, columns) if source.file else _read_hub(source, columns), limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterator
 
@@ -36,7 +37,7 @@ def examples(command: click.Command) -> list[list[str]]:
         if words and words[0] == "torchrun":
             words = words[words.index("-m") + 1 :]
         if words and words[1] in PROGRAMS[words[0]].commands:
-            found.append(words[: words.index("|")] if "|" in words else words)
+            found.append(list(itertools.takewhile(lambda word: word not in ("|", ">"), words)))
     return found
 
 

@@ -4,7 +4,7 @@
 
     status = run(RunConfig(shards="data/packed", model="Qwen/Qwen3.5-0.8B", steps=100))
 
-`run` is the command `trainer run` as a function. torch is imported when it is called, so that `trainer --help` answers at once.
+Rows for a loop of your own, and a collator for transformers' `Trainer`: `trainer.adapters`. `run` is the command `trainer run` as a function. torch is imported when it is called, so that `trainer --help` answers at once.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def printer(ranks: Ranks, *, quiet: bool = False) -> Say:
 
 
 def let_libraries_speak() -> None:
-    """What transformers and torch have to say of what they do, on standard error, and not only their warnings."""
+    """What transformers, and others that use Python's logging, have to say of what they do, on standard error, and not only their warnings."""
     from transformers.utils import logging as of_transformers
 
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")

@@ -272,3 +272,22 @@ def test_help_lists_every_command(packer_cli) -> None:
         "stats",
         "verify",
     ]
+
+
+def test_quiet_says_nothing_and_verbose_tells_of_every_stage(packer_cli) -> None:
+    build = ("build", SAMPLE, "--tokenizer", TINY, "--capacity", "4096", "--limit", "40", "--workers", "1")
+    quiet = packer_cli(*build, "-o", "packed", "-q")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+    plain = packer_cli(*build, "-o", "other", "--max-segments", "4")
+    loud = packer_cli(*build, "-o", "other", "--max-segments", "4", "--force", "-v")
+    assert plain.stderr == ""
+    assert f"source: {SAMPLE} × 1" in loud.stderr
+    assert "tokenizer: " in loud.stderr
+    assert packer_cli("repack", "packed", "-o", "third", "--capacity", "2048", "--max-loss", "50%", "-q").stdout == ""
+    stages = packer_cli("repack", "packed", "-o", "fourth", "--capacity", "2048", "--max-loss", "50%", "-v").stderr
+    assert "plan train: 39 examples in " in stages
+    assert "write train rows: " in stages
+    different = packer_cli("diff", "packed", "third", "-q")
+    assert (different.returncode, different.stdout) == (1, "")
+    fine = packer_cli("verify", "packed", "--quiet")
+    assert (fine.returncode, fine.stdout, fine.stderr) == (0, "", "")

@@ -18,6 +18,7 @@ import packer.foresee as dry
 from packer.cli import main
 from packer.config import BuildConfig
 from packer.manifest import load_manifest
+from packer.source import SourceSpec, hub_rows
 from tests.support import SAMPLE, TINY, chat, write_jsonl
 
 LINES = SAMPLE.read_text(encoding="utf-8").splitlines()
@@ -168,3 +169,14 @@ def test_many_files_are_sampled_evenly() -> None:
     assert sampled == list(range(0, 70, 3))
     assert seen.estimate is not None
     assert seen.estimate.conversations == pytest.approx(210, rel=0.2)
+
+
+def test_rows_of_the_hub_are_those_of_the_data_sets_page(tmp_path: Path) -> None:
+    """A folder laid out as the hub lays data sets out: `datasets` reads its page alike."""
+    page = "---\ndataset_info:\n  splits:\n  - name: train_sft\n    num_examples: 60\n    num_bytes: 1\n---\n"
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "README.md").write_text(page)
+    write_jsonl(tmp_path / "hub" / "train_sft.jsonl", LINES[:3])
+    assert hub_rows(SourceSpec(name=str(tmp_path / "hub"), split="train_sft")) == 60
+    assert hub_rows(SourceSpec(name=str(tmp_path / "hub"), split="other")) is None
+    assert hub_rows(SourceSpec(name=str(tmp_path / "nowhere"), split="train")) is None

@@ -280,7 +280,7 @@ def test_transformers_own_trainer_takes_the_rows(folder: Path, tmp_path: Path, n
     first = {int(row.example_ids[0]): number for number, row in enumerate(rows)}  # type: ignore[arg-type]
     arguments = TrainingArguments(
         output_dir=str(tmp_path), per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=9, logging_steps=1,
-        learning_rate=5e-3, lr_scheduler_type="constant", use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, seed=1,
+        learning_rate=5e-3, per_device_eval_batch_size=3, lr_scheduler_type="constant", use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, seed=1,
     )  # fmt: skip
     plain = type(model.config).from_dict(model.config.to_dict())
     copy = AutoModelForCausalLM.from_config(plain)
@@ -293,6 +293,10 @@ def test_transformers_own_trainer_takes_the_rows(folder: Path, tmp_path: Path, n
     assert len(losses) == 9
     assert losses[0] == pytest.approx(expected, rel=1e-5)
     assert sum(losses[6:]) < sum(losses[:3])
+    copy.load_state_dict(model.state_dict())
+    told = trainer.evaluate(PackedRows(folder, split="eval"))["eval_loss"]  # type: ignore[arg-type]
+    held_out = [example for row in random_rows(3, seed=6) for example in row]
+    assert told == pytest.approx(alone(copy, held_out)[0], rel=1e-5)
 
 
 def test_rows_as_datasets_reads_them_make_the_same_batch(folder: Path) -> None:
