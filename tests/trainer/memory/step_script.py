@@ -1,4 +1,4 @@
-"""What real steps of the trainer take on a CPU, by torch's own allocator: every rank of a torchrun writes a line of JSON.
+"""What real steps of the trainer take on a CPU, by torch's own allocator: rank 0 of a torchrun prints them for all ranks.
 
 python -m tests.trainer.memory.step_script '{"model": "…", "dtype": "fp32", …}'
 
@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import json
 import sys
+import weakref
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from packer.types import Row
 from trainer.batch import Shape, make_batch
@@ -45,10 +49,59 @@ def row(capacity: int, segments: int, vocabulary: int, seed: int) -> Row:
     )
 
 
+def local(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """This rank's part of each."""
+    return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+
+
 def storages(tensors: list[torch.Tensor]) -> int:
-    """Bytes of what lies behind tensors, a shared storage once, this rank's part of sharded ones."""
-    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
-    return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in local}.values())
+    """Bytes of what lies behind tensors, a shared storage once."""
+    return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in local(tensors)}.values())
+
+
+def allocated(work: Callable[[], None]) -> int:
+    """Bytes that `work` had of the allocator at most, as the profiler saw it asked and given back in this thread."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        work()
+    changes = [
+        (event.start_ns(), event.nbytes())
+        for event in profiled.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    ]
+    level, peak = 0, 0
+    for _, change in sorted(changes, key=lambda each: each[0]):
+        level += change
+        peak = max(peak, level)
+    return peak
+
+
+class Tracked(TorchDispatchMode):
+    """The same by the storages of what operations give back, asked for their size after each: gloo gives memory back in a thread that the profiler
+    does not watch."""
+
+    def __init__(self, known: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.known = {tensor.untyped_storage()._cdata for tensor in known}
+        self.storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((out, args, kwargs)):
+            if isinstance(leaf, torch.Tensor) and not isinstance(leaf, DTensor):
+                storage = leaf.untyped_storage()
+                if storage._cdata not in self.known:
+                    self.storages[storage._cdata] = weakref.ref(storage)
+        alive = {key: reference() for key, reference in self.storages.items()}
+        self.storages = {key: self.storages[key] for key, storage in alive.items() if storage is not None}
+        self.peak = max(self.peak, sum(storage.nbytes() for storage in alive.values() if storage is not None))
+        return out
+
+
+def tracked(work: Callable[[], None], known: list[torch.Tensor]) -> int:
+    with Tracked(known) as mode:
+        work()
+    return mode.peak
 
 
 def main(case: dict[str, object]) -> None:
@@ -104,21 +157,11 @@ def main(case: dict[str, object]) -> None:
             "optimizer": storages(state),
             "batch": batches[0].buffer.nbytes,
         }
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-            step()
-        changes = [
-            (event.start_ns(), event.nbytes())
-            for event in profiled.profiler.kineto_results.events()
-            if event.name() == "[memory]"
-        ]
-        level, peak = 0, 0
-        for _, change in sorted(changes, key=lambda each: each[0]):
-            level += change
-            peak = max(peak, level)
-        found["rise"] = peak
-        found["left"] = level
-        found["peak"] = peak + parameters + found["optimizer"] + found["batch"]
-        print(json.dumps(found), flush=True)
+        rise = allocated(step) if ranks.world == 1 else tracked(step, [*local([*model.parameters(), *model.buffers(), *state]), *(batch.buffer for batch in batches)])
+        found["peak"] = rise + parameters + found["optimizer"] + found["batch"]
+        every = ranks.gather_objects(found)
+        if ranks.first:
+            print(json.dumps(every), flush=True)
 
 
 if __name__ == "__main__":
