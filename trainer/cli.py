@@ -23,6 +23,7 @@ from packer.console import (
 from packer.errors import UserError
 from trainer import config as options
 from trainer.cli_export import export
+from trainer.cli_plan import plan
 from trainer.config import RunConfig
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -262,6 +263,7 @@ def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
 
 
 main.add_command(export)
+main.add_command(plan)
 
 
 def _dry_run(config: RunConfig) -> int:

@@ -33,11 +33,11 @@ class Stretch:
     gradients_end: int
 
 
-class Alive(TorchDispatchMode):
+class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
     """known: tensors that are not counted, nor are views of them."""
 
     def __init__(self, known: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         # By the storage's address, which is its own while it is alive; the reference says when it no longer is.
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._known = {tensor.untyped_storage()._cdata for tensor in known}

@@ -174,7 +174,7 @@ class _Step:
         # The gradients made with the loss wait for backward to take them up.
         yield self._at("backward", unsharded=stay + last, loss=traced.loss.kept + traced.loss_backward.peak)
         self.root_gradients = traced.loss_backward.gradients_kept
-        self.level += traced.loss.kept + traced.loss_backward.kept - self.root_gradients
+        # What forward kept is there as it was: in place of the last block's output there is now its gradient.
 
     def _backward(self) -> Iterator[Moment]:
         blocks, root = self.units.blocks, self.copies(self.units.root)
@@ -189,7 +189,8 @@ class _Step:
             yield from self._reduce(unit, own, stay + ahead)
             travelling = unit.padded(self.setting.holders) * self.setting.master
         yield self._computing("backward", self.traced.embed_backward, unsharded=root + travelling)
-        own, self.root_gradients = self.units.root.whole * self.setting.compute, 0
+        self.level = self.root_gradients = 0
+        own = self.units.root.whole * self.setting.compute
         yield from self._reduce(self.units.root, own, 0)
 
     def _computing(self, phase: str, computed: Phase, *, unsharded: int) -> Moment:

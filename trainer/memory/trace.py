@@ -95,9 +95,12 @@ def trace(model: PackedModel, *, pass_of: Pass, kernels: Kernels, checkpointing:
     count = len(blocks)
     forward = [_phase(stretch) for stretch in stretches[1 : count + 1]]
     backward = [_phase(stretch) for stretch in reversed(stretches[count + 3 : 2 * count + 3])]
+    # A block's backward gives up what its forward kept: its output and the gradient of that, for its input's. Measured, a tensor that goes when the
+    # hook that ends the phase has run would be missed, in every block that the measured one stands for.
+    pairs = [Block(forward=f, backward=replace(b, kept=-f.kept)) for f, b in zip(forward, backward, strict=True)]
     return Traced(
         embed=_phase(stretches[0]),
-        blocks=tuple(Block(forward=forward[firsts[kind]], backward=backward[firsts[kind]]) for kind in kinds),
+        blocks=tuple(pairs[firsts[kind]] for kind in kinds),
         loss=_phase(stretches[count + 1]),
         loss_backward=_phase(stretches[count + 2]),
         embed_backward=_phase(stretches[-1]),
@@ -200,11 +203,11 @@ def _hooks(model: PackedModel, blocks: Sequence[nn.Module], alive: Alive, stretc
 
     def begins(block: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         cut()
-        _hidden(args, kwargs).register_hook(let_go(block))
+        _hidden(args, kwargs).register_hook(let_go(block))  # type: ignore[no-untyped-call]  # untyped in torch
 
     def ends(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
         cut()
-        (output if isinstance(output, Tensor) else output[0]).register_hook(cut)
+        (output if isinstance(output, Tensor) else output[0]).register_hook(cut)  # type: ignore[no-untyped-call]
 
     noted: set[int] = set()
 
@@ -215,7 +218,7 @@ def _hooks(model: PackedModel, blocks: Sequence[nn.Module], alive: Alive, stretc
 
     handles += [block.register_forward_pre_hook(begins, with_kwargs=True) for block in blocks]
     handles.append(blocks[-1].register_forward_hook(ends))
-    handles += [parameter.register_post_accumulate_grad_hook(made) for parameter in model.parameters()]
+    handles += [parameter.register_post_accumulate_grad_hook(made) for parameter in model.parameters()]  # type: ignore[no-untyped-call]
     try:
         yield
     finally:

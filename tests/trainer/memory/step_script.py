@@ -157,7 +157,13 @@ def main(case: dict[str, object]) -> None:
             "optimizer": storages(state),
             "batch": batches[0].buffer.nbytes,
         }
-        rise = allocated(step) if ranks.world == 1 else tracked(step, [*local([*model.parameters(), *model.buffers(), *state]), *(batch.buffer for batch in batches)])
+        rise = (
+            allocated(step)
+            if ranks.world == 1
+            else tracked(
+                step, [*local([*model.parameters(), *model.buffers(), *state]), *(batch.buffer for batch in batches)]
+            )
+        )
         found["peak"] = rise + parameters + found["optimizer"] + found["batch"]
         every = ranks.gather_objects(found)
         if ranks.first:
