@@ -102,7 +102,7 @@ def trace(model: PackedModel, *, pass_of: Pass, kernels: Kernels, checkpointing:
         embed=_phase(stretches[0]),
         blocks=tuple(pairs[firsts[kind]] for kind in kinds),
         loss=_phase(stretches[count + 1]),
-        loss_backward=_phase(stretches[count + 2]),
+        loss_backward=_with_head(_phase(stretches[count + 2]), model.head),
         embed_backward=_phase(stretches[-1]),
         kinds=len(firsts),
     )
@@ -115,6 +115,12 @@ def _phase(stretch: Stretch) -> Phase:
         kept=stretch.end - stretch.start,
         gradients_kept=stretch.gradients_end,
     )
+
+
+def _with_head(phase: Phase, head: Tensor) -> Phase:
+    """The gradient of a head that is tied to the embedding waits inside autograd for the embedding's."""
+    waits = phase.gradients_kept < head.nbytes
+    return replace(phase, gradients_kept=phase.gradients_kept + head.nbytes) if waits else phase
 
 
 def _kind(block: nn.Module) -> Hashable:
