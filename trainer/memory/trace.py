@@ -21,7 +21,7 @@ from torch.autograd.function import FunctionCtx
 from transformers.integrations import moe
 
 from trainer.config import Checkpointing
-from trainer.isolate import register_attention
+from trainer.isolate import SHAPE, register_attention
 from trainer.memory.alive import Alive, Stretch
 from trainer.memory.stand_ins import attention, bind_fused, segment_attention
 from trainer.model import PackedModel
@@ -92,6 +92,8 @@ def trace(model: PackedModel, *, pass_of: Pass, kernels: Kernels, checkpointing:
     checkpoint_blocks([blocks[place] for place in sorted(firsts.values())], checkpointing)
     model.train()
     stretches = _run(model, blocks, pass_of)
+    for place, kind in enumerate(kinds):
+        _note_attention(blocks[place], like=blocks[firsts[kind]])
     count = len(blocks)
     forward = [_phase(stretch) for stretch in stretches[1 : count + 1]]
     backward = [_phase(stretch) for stretch in reversed(stretches[count + 3 : 2 * count + 3])]
@@ -136,6 +138,13 @@ def _kind(block: nn.Module) -> Hashable:
         return type(module), tuple(plain), shapes
 
     return tuple((path, settings(module)) for path, module in block.named_modules())
+
+
+def _note_attention(block: nn.Module, *, like: nn.Module) -> None:
+    """What attention was asked of in one block, for another of its kind, whose own was not called."""
+    for module, other in zip(block.modules(), like.modules(), strict=True):
+        if hasattr(other, SHAPE):
+            setattr(module, SHAPE, getattr(other, SHAPE))
 
 
 class _HandOn:
