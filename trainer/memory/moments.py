@@ -15,6 +15,7 @@ With more than one pass a step the moments are those of the last, in which most 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -209,8 +210,11 @@ class _Step:
         part = unit.shard(setting.holders) * setting.master
         yield self._at("reduce", unsharded=stay + buffer + (0 if self.waiting else own))
         self.waiting = max(self.waiting - unit.whole * setting.master, 0)
-        divided = buffer if setting.holders == 1 else 0  # alone, a rank divides by 1 into a tensor of its own
-        yield self._at("reduce", unsharded=stay + buffer + divided + part)
+        # Alone, a rank divides by 1 into a tensor of its own; gloo, a CPU's network, sums in a copy.
+        copied = buffer if setting.holders == 1 or setting.on_cpu else 0
+        # torch's loop over the gradients still names the last one when the others are gone.
+        named = math.prod(unit.shapes[-1]) * setting.compute if setting.holders > 1 else 0
+        yield self._at("reduce", unsharded=stay + buffer + copied + part + named)
         self.summed += 0 if self.accumulates or setting.offload else part
 
     def _norm_of_gradients(self) -> int:
