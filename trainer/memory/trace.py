@@ -148,7 +148,7 @@ def _note_attention(block: nn.Module, *, like: nn.Module) -> None:
 
 
 class _HandOn:
-    """A block's output in size, its input in nothing else. like: the block of the same kind that is computed before it."""
+    """A block's output in size, from an input that is kept for backward, as every block keeps its own. like: the block of the same kind that is computed before it."""
 
     def __init__(self, like: nn.Module) -> None:
         self._others = 0  # what comes with the hidden states in a tuple; -1: they come alone
@@ -165,7 +165,8 @@ class _HandOn:
 
 class _SameSize(torch.autograd.Function):
     @staticmethod
-    def forward(_: FunctionCtx, hidden: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, hidden: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden)
         return torch.empty_like(hidden)
 
     @staticmethod

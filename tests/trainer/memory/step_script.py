@@ -7,6 +7,7 @@ The parts are tensors that can be asked for their size; the peak is what the pro
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -61,8 +62,8 @@ def storages(tensors: list[torch.Tensor]) -> int:
     return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in local(tensors)}.values())
 
 
-def allocated(work: Callable[[], None]) -> int:
-    """Bytes that `work` had of the allocator at most, as the profiler saw it asked and given back in this thread."""
+def changes_of(work: Callable[[], None]) -> list[int]:
+    """Bytes that `work` had of the allocator (and, negative, gave back), in order, as the profiler saw it in this thread."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         work()
     changes = [
@@ -70,11 +71,12 @@ def allocated(work: Callable[[], None]) -> int:
         for event in profiled.profiler.kineto_results.events()
         if event.name() == "[memory]"
     ]
-    level, peak = 0, 0
-    for _, change in sorted(changes, key=lambda each: each[0]):
-        level += change
-        peak = max(peak, level)
-    return peak
+    return [change for _, change in sorted(changes, key=lambda each: each[0])]
+
+
+def allocated(work: Callable[[], None]) -> int:
+    """Bytes that `work` had at most."""
+    return max(itertools.accumulate(changes_of(work)))
 
 
 class Tracked(TorchDispatchMode):
