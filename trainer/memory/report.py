@@ -142,7 +142,7 @@ def _step(plan: Plan) -> str:
 
 def _memory(console: Console, plan: Plan) -> None:
     parts = plan.peak.parts
-    table = new_table(f"Memory of a rank, at its highest ({_PHASES[plan.peak.phase]})", "", "", "", "")
+    table = new_table(f"Memory of a rank, at its highest ({_PHASES[plan.peak.phase]})", "part", "", "share", "")
     table.columns[-1].justify = "left"
     for name, meaning in _PARTS.items():
         value: int = getattr(parts, name)
