@@ -20,7 +20,7 @@ from packer.errors import UserError
 from trainer.bad_steps import BadSteps
 from trainer.config import RunConfig, warmup_steps
 from trainer.evaluate import Evaluation
-from trainer.flops import flops_of, peak_flops, told
+from trainer.flops import flops_of, peak_flops
 from trainer.interrupts import Interrupts
 from trainer.keeper import Keeper
 from trainer.loader import Prefetch, ShardCheck, StepWork, plan_step, read_steps
@@ -80,9 +80,7 @@ class _Loop:
         self.warmup = warmup_steps(self.config.warmup, total=self.steps)
         self.within_step = False
         self.done = ready.start  # steps made, whatever became of what was due after them
-        flops, peak = flops_of(ready.model), peak_flops(self.ranks.device, DTYPES[self.config.dtype])
-        self.say("flops", told(flops, peak, self.ranks.device.type, self.config.dtype))
-        self.window = Window(flops=flops, peak=peak)
+        self.window = Window(flops=flops_of(ready.model), peak=peak_flops(self.ranks.device, DTYPES[self.config.dtype]))
         self.last_loss = float("nan")
         self.evaluated = False
         self.bad = BadSteps(torch.device("cpu") if self.config.cpu_offload else self.ranks.device)
