@@ -75,10 +75,9 @@ LARGE: dict[str, dict[str, object]] = {
     },
 }
 LARGE_CASES = [
-    {"model": "qwen3 200 M", "capacity": 512},
-    {"model": "qwen3 200 M", "capacity": 512, "dtype": "bf16", "activation_checkpointing": "full"},
-    {"model": "hybrid 200 M", "capacity": 512, "activation_checkpointing": "selective"},
-    {"model": "hybrid 200 M", "capacity": 256, "passes": 1},
+    {"model": "qwen3 200 M", "capacity": 256},
+    {"model": "qwen3 200 M", "capacity": 256, "dtype": "bf16", "activation_checkpointing": "full"},
+    {"model": "hybrid 200 M", "capacity": 256, "activation_checkpointing": "selective"},
 ]
 
 
