@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from packer.errors import UserError
 from tests.support import ROOT
-from tests.trainer.memory.story import HYBRID_27B, parameters_27b
+from tests.trainer.memory.hybrid_27b import HYBRID_27B, parameters_27b
 from tests.trainer.shards_fixture import CAPACITY, random_rows, write_corpus, write_model
 from tests.trainer.tiny_models import write_config
 from trainer.cli import main
