@@ -78,7 +78,7 @@ class Window:
         self._slots += sum(batch.shape.slots for batch in work.passes)
         self._useful += sum(batch.useful_tokens for batch in work.passes)
         self._supervised += work.plan.supervised
-        if self._flops is not None:
+        if self._flops is not None and self._peak is not None:
             self._attention += sum(self._flops.attending(batch.lengths) for batch in work.passes)
             self._attention_padded += sum(
                 self._flops.attending(np.asarray(batch.segments.lengths)) for batch in work.passes
