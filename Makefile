@@ -13,7 +13,7 @@ TINY   := data/sample/tiny-hybrid
 PACKED := data/packed
 RUN    := runs/demo
 
-.PHONY: demo install check test test-full bench bench-read gpu-check gpu-wheels clean
+.PHONY: demo install check test test-full bench bench-quick gpu-check gpu-wheels clean
 
 # torch first and by itself: any other package that asks for it would bring the CUDA build, gigabytes of it.
 $(VENV)/.torch:
@@ -47,31 +47,35 @@ test: check
 test-full: check
 	$(BIN)/pytest
 
-# Beside the peers, in an environment of its own; ROWS, BENCH_TOKENIZER and LENGTHS name other chats, another tokenizer and modelled lengths.
+# Beside the peers, in environments of their own; ROWS and BENCH_TOKENIZER name other chats and another tokenizer. A peer that cannot be installed is
+# named and left out. Peers of reading apart: their packages contradict those of the trainer, so packer's reader comes into their environment as source.
 ROWS            ?= $(SAMPLE)
 BENCH_TOKENIZER ?= $(TINY)
-LENGTHS         ?= ../shared/data/lengths.py
+EXTRA = import sys, tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]]))
+BENCH = .venv-bench/bin/python -m tests.benchmarks --rows $(ROWS) --tokenizer $(BENCH_TOKENIZER) --read-python .venv-bench-read/bin/python
 
 .venv-bench/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/pip --disable-pip-version-check --quiet install $(TORCH)
-	.venv-bench/bin/pip --disable-pip-version-check --quiet install -e '.[bench,fast]'
+	.venv-bench/bin/pip --disable-pip-version-check --quiet install -e . psutil
+	.venv-bench/bin/python -c '$(EXTRA)' bench > .venv-bench/peers.txt
+	.venv-bench/bin/python -c '$(EXTRA)' fast >> .venv-bench/peers.txt
+	while read -r peer; do .venv-bench/bin/pip --disable-pip-version-check --quiet install "$$peer" || echo "$$peer: left out, it cannot be installed here"; done < .venv-bench/peers.txt
 	touch $@
 
-bench: .venv-bench/.installed
-	.venv-bench/bin/python -m tests.benchmarks.bench_build --rows $(ROWS) --tokenizer $(BENCH_TOKENIZER)
-	if [ -f "$(LENGTHS)" ]; then .venv-bench/bin/python -m tests.benchmarks.bench_plan --lengths $(LENGTHS); else echo "no $(LENGTHS): plans are not measured"; fi
-
-# Reading beside the peers: their packages contradict those of the trainer, so packer's reader comes into their environment as source.
 .venv-bench-read/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-bench-read
 	.venv-bench-read/bin/pip --disable-pip-version-check --quiet install $(TORCH)
-	.venv-bench-read/bin/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench-read"]))' > .venv-bench-read/peers.txt
-	.venv-bench-read/bin/pip --disable-pip-version-check --quiet install -r .venv-bench-read/peers.txt
+	.venv-bench-read/bin/python -c '$(EXTRA)' bench-read > .venv-bench-read/peers.txt
+	while read -r peer; do .venv-bench-read/bin/pip --disable-pip-version-check --quiet install "$$peer" || echo "$$peer: left out, it cannot be installed here"; done < .venv-bench-read/peers.txt
 	touch $@
 
-bench-read: .venv-bench-read/.installed
-	.venv-bench-read/bin/python -m tests.benchmarks.bench_read
+# All of it, an hour or so: runs/bench/bench.md and bench.json. bench-quick: small inputs, once each, to see that all of it runs.
+bench: .venv-bench/.installed .venv-bench-read/.installed
+	$(BENCH)
+
+bench-quick: .venv-bench/.installed .venv-bench-read/.installed
+	$(BENCH) --quick --out runs/bench-quick
 
 # What only a GPU shows, in less than 8 minutes, with the Python that has its torch: writes tests/gpu/RESULTS.md. Where there is no network, run
 # `make gpu-wheels` beforehand and take the folder along: it holds what is pure Python and belongs to no image.

@@ -22,17 +22,26 @@ def _echo_json(document: object) -> None:
 @click.command()
 @click.argument("path")
 @_JSON
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write a page with charts and decoded rows: one file that fetches nothing.",
+)
 @click.option("--ranks", type=int, default=8, help="Ranks of the run whose waiting is simulated.")
 @click.option("--rows-per-step", type=int, help="Rows of its steps, over all ranks.  [default: one a rank]")
 @cache_option
-def stats(path: str, as_json: bool, ranks: int, rows_per_step: int | None, cache: Path | None) -> None:
-    """Density, lower bound, segments a row, the padding saved, and what ranks would wait for each other. PATH is a folder or an address.
+def stats(
+    path: str, as_json: bool, html: Path | None, ranks: int, rows_per_step: int | None, cache: Path | None
+) -> None:
+    """The ledger, lengths, how full rows are, the padding saved, and what ranks would wait for each other. PATH is a folder or an address.
 
     \b
     packer stats data/packed
+    packer stats data/packed --html stats.html
     packer stats s3://bucket/packed
     """
-    from packer.report import print_stats
+    from packer.report_stats import print_stats
     from packer.stats import measure
 
     measured = measure(path, ranks=ranks, rows_per_step=rows_per_step, cache=cache)
@@ -40,6 +49,13 @@ def stats(path: str, as_json: bool, ranks: int, rows_per_step: int | None, cache
         _echo_json(measured.to_json())
     else:
         print_stats(measured)
+    if html is not None:
+        from packer.excerpt import take
+        from packer.html.page import write_page
+        from packer.shards import open_corpus
+        from packer.stats_page import stats_page
+
+        write_page(html, stats_page(measured, take(open_corpus(path, cache=cache)), name=path), option="--html")
 
 
 @click.command()

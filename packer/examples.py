@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from packer.arrow import to_numpy
 from packer.errors import UserError
 from packer.manifest import Manifest
-from packer.types import BoolArray, Int64Array
+from packer.types import BoolArray, Int16Array, Int64Array
 from packer.views import DAMAGE
 
 _MEND = "build the folder again, or restore it from a copy"
@@ -83,6 +83,15 @@ def read_examples(folder: Path) -> ExampleTable:
     splits = [pc.equal(batch["split"], "eval") for part in parts for batch in part]
     is_eval = np.concatenate([to_numpy(one) for one in splits]) if splits else np.zeros(0, dtype=np.bool_)
     return ExampleTable(is_eval=is_eval, **numbers)
+
+
+def example_sources(folder: Path) -> Int16Array:
+    """int16 [N]: the source of every example alone; raises UserError as `read_examples` does."""
+    files = example_files(folder)
+    if not files:
+        raise UserError(f"{folder / 'examples'}: the table of examples is missing", _MEND)
+    parts = [to_numpy(batch["source"]) for path in files for batch in _read(path)]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int16)
 
 
 def _read(path: Path) -> list[pa.RecordBatch]:

@@ -7,6 +7,7 @@ examples.lengths          # what the plan is made of
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -48,17 +49,16 @@ class Examples:
     """
 
     def __init__(self) -> None:
-        self._starts: list[Int32Array] = []
-        self._lengths: list[Int32Array] = []
-        self._is_eval: list[BoolArray] = []
+        self._starts, self._lengths = _Growing(np.int32), _Growing(np.int32)
+        self._is_eval = _Growing(np.bool_)
         self._counts: list[int] = []
         self.supervised = [0, 0]
 
     def add(self, listed: Listed) -> Listed:
         """Takes the examples of the next part, and passes them on."""
-        self._starts.append(listed.starts)
-        self._lengths.append(listed.lengths)
-        self._is_eval.append(listed.is_eval)
+        self._starts.add(listed.starts)
+        self._lengths.add(listed.lengths)
+        self._is_eval.add(listed.is_eval)
         self._counts.append(len(listed.lengths))
         for split in (0, 1):
             self.supervised[split] += int(listed.supervised[listed.is_eval == bool(split)].sum(dtype=np.int64))
@@ -69,15 +69,15 @@ class Examples:
 
     @property
     def starts(self) -> Int32Array:
-        return _joined(self._starts, np.dtype(np.int32))
+        return self._starts.values
 
     @property
     def lengths(self) -> Int32Array:
-        return _joined(self._lengths, np.dtype(np.int32))
+        return self._lengths.values
 
     @property
     def is_eval(self) -> BoolArray:
-        return _joined(self._is_eval, np.dtype(np.bool_))
+        return self._is_eval.values
 
     def part_of(self, numbers: Int64Array) -> Int32Array:
         """The number of the part that holds each of these examples, int32."""
@@ -85,12 +85,34 @@ class Examples:
         return np.searchsorted(first, numbers, side="right").astype(np.int32)
 
 
-def _joined(pieces: list[np.ndarray], kind: np.dtype[np.generic]) -> np.ndarray:
-    """The pieces as one array, which from now on stands in their place: joined once, kept once."""
-    if len(pieces) != 1:
-        whole = np.concatenate(pieces) if pieces else np.zeros(0, dtype=kind)
-        pieces[:] = [whole]
-    return pieces[0]
+class _Growing:
+    """One long array that grows at its end.
+
+    Its memory is asked of the system and not of the allocator, in steps of twice the size: what is not filled yet takes none, and what was outgrown
+    is given back at once. As many small arrays it would lie between what comes and goes, and hold several times its size.
+    """
+
+    def __init__(self, kind: type[np.generic]) -> None:
+        self._kind = np.dtype(kind)
+        self._count = 0
+        self._room = self._fresh(1 << 16)
+
+    def add(self, values: np.ndarray) -> None:
+        end = self._count + len(values)
+        if end > len(self._room):
+            room = self._fresh(max(end, 2 * len(self._room)))
+            room[: self._count] = self.values
+            self._room = room
+        self._room[self._count : end] = values
+        self._count = end
+
+    @property
+    def values(self) -> np.ndarray:
+        """What was added so far: a view."""
+        return self._room[: self._count]
+
+    def _fresh(self, count: int) -> np.ndarray:
+        return np.frombuffer(mmap.mmap(-1, count * self._kind.itemsize, flags=mmap.MAP_PRIVATE), dtype=self._kind)
 
 
 def write_table(out: Path, listed: Iterable[Listed]) -> None:

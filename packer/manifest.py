@@ -19,6 +19,9 @@ from packer.errors import UserError
 from packer.schema import FORMAT_VERSION
 
 MANIFEST_NAME = "manifest.json"
+# What a build makes in its folder (and may leave there when it stops), and what conversations come in.
+_PARTS, _LEFT = ("train", "eval", "examples", "tokens", "plan"), ("rejects.jsonl", "build-log.json")
+_RAW = frozenset({".jsonl", ".json", ".parquet", ".arrow", ".gz", ".zst"})
 _Record = TypeVar("_Record")
 
 
@@ -143,6 +146,11 @@ def load_manifest(folder: Path, *, name: str | None = None) -> Manifest:
     """
     path = folder / MANIFEST_NAME
     where = f"{name or folder}/{MANIFEST_NAME}"
+    if folder.is_file() or _is_raw(folder):
+        raise UserError(
+            f"{folder}: data that is not tokenized and packed yet{'' if folder.is_file() else f' (no {MANIFEST_NAME})'}",
+            f"`packer build {folder} -o data/packed` does that, once; then give data/packed",
+        )
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder", "give the folder that `packer build -o` wrote")
     try:
@@ -180,6 +188,13 @@ def load_manifest(folder: Path, *, name: str | None = None) -> Manifest:
                     "do not use this folder: its manifest was not written by packer",
                 )
     return manifest
+
+
+def _is_raw(folder: Path) -> bool:
+    """Whether a folder holds files of rows and nothing of a build."""
+    if not folder.is_dir() or (folder / MANIFEST_NAME).exists() or any((folder / name).exists() for name in _PARTS):
+        return False
+    return any(path.suffix in _RAW and path.name not in _LEFT for path in folder.iterdir())
 
 
 def _unreadable(where: str, why: str) -> UserError:

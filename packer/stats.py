@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from packer.distributions import Distributions, distributions
 from packer.errors import UserError
 from packer.manifest import Manifest
 from packer.savings import Padded, compare
@@ -21,7 +22,7 @@ from packer.shards import Corpus, open_corpus
 from packer.types import Int64Array
 from packer.waiting import RowCosts, Waiting, autocorrelation, rank_correlation, simulate
 
-_RECIPE_EXAMPLES = 128
+RECIPE_EXAMPLES = 128
 _MOST_SIMULATED = 1 << 16
 
 
@@ -78,11 +79,14 @@ class Saving:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """What the corpus means for a recipe: examples in a row, rows that hold 128 examples, optimiser steps an epoch at that many rows a step."""
+    """What the corpus means for a recipe: examples in a row, rows that hold 128 examples, optimiser steps an epoch at that many rows a step, and
+    at 128 examples a step in padded batches.
+    """
 
     examples_per_row: float
     rows_for_128_examples: int
     steps_per_epoch: int
+    padded_steps_per_epoch: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +105,7 @@ class Stats:
 
     manifest: Manifest
     splits: Mapping[str, SplitStats]
+    distributions: Mapping[str, Distributions]
     baselines: Mapping[str, Baseline]
     savings: Mapping[str, Saving]
     recipe: Recipe
@@ -129,17 +134,24 @@ def measure(
     corpus = open_corpus(folder, split="train", cache=cache)
     manifest = corpus.manifest
     lengths = _example_lengths(corpus)
-    splits = {
-        name: _split(
-            corpus if name == corpus.split else open_corpus(folder, split=name, cache=cache),
-            lengths.get(name, np.zeros(0, dtype=np.int64)),
+    splits: dict[str, SplitStats] = {}
+    spread: dict[str, Distributions] = {}
+    row_tokens: dict[str, Int64Array] = {}
+    for name in sorted(manifest.splits, reverse=True):
+        opened = corpus if name == corpus.split else open_corpus(folder, split=name, cache=cache)
+        mine = lengths.get(name, np.zeros(0, dtype=np.int64))
+        splits[name] = _split(opened, mine)
+        row_tokens[name] = tokens_of_rows(opened)
+        spread[name] = distributions(
+            lengths=mine,
+            row_tokens=row_tokens[name],
+            segments=opened.column("num_segments").astype(np.int64),
+            capacity=manifest.capacity,
         )
-        for name in sorted(manifest.splits, reverse=True)
-    }
     train = manifest.splits["train"]
     padded = compare(lengths["train"], capacity=manifest.capacity)
     slots = train.rows * manifest.capacity
-    rows_for_128 = max(1, round(_RECIPE_EXAMPLES * train.rows / train.examples))
+    rows_for_128 = max(1, round(RECIPE_EXAMPLES * train.rows / train.examples))
     size = sum(shard.bytes for split in manifest.splits.values() for shard in split.shards)
     costs = RowCosts(
         capacity=manifest.capacity,
@@ -149,6 +161,7 @@ def measure(
     return Stats(
         manifest=manifest,
         splits=splits,
+        distributions=spread,
         baselines={name: _baseline(one) for name, one in padded.items()},
         savings={
             name: Saving(fewer_batches=1 - train.rows / one.batches, fewer_slots=1 - slots / one.slots)
@@ -158,8 +171,9 @@ def measure(
             examples_per_row=train.examples / train.rows,
             rows_for_128_examples=rows_for_128,
             steps_per_epoch=-(-train.rows // rows_for_128),
+            padded_steps_per_epoch=-(-train.examples // RECIPE_EXAMPLES),
         ),
-        order=_order(corpus),
+        order=_order(row_tokens["train"] / corpus.column("num_examples")),
         waiting=simulate(costs, ranks=ranks, rows_per_step=rows_per_step or ranks),
         bytes_per_token=size / sum(split.tokens for split in manifest.splits.values()),
         token_store_bytes=corpus.bytes_under("tokens"),
@@ -221,13 +235,20 @@ def _split(corpus: Corpus, lengths: Int64Array) -> SplitStats:
     )
 
 
-def _order(corpus: Corpus) -> RowOrder:
+def tokens_of_rows(corpus: Corpus) -> Int64Array:
+    """int64 [R]: the tokens of every row, no padding counted."""
     examples = corpus.column("num_examples")
+    if not len(examples):
+        return np.zeros(0, dtype=np.int64)
     if corpus.manifest.align > 1:
-        tokens = corpus.column("example_lens").sum(axis=1)
-    else:
-        tokens = corpus.column("cu_seqlens")[np.arange(len(examples)), examples]
-    lengths = tokens / examples
+        own: Int64Array = corpus.column("example_lens").sum(axis=1, dtype=np.int64)
+        return own
+    filled: Int64Array = corpus.column("cu_seqlens")[np.arange(len(examples)), examples].astype(np.int64)
+    return filled
+
+
+def _order(lengths: np.ndarray) -> RowOrder:
+    """lengths: float64 [R], the mean length of each row's examples."""
     return RowOrder(length_rank_correlation=rank_correlation(lengths), length_autocorrelation=autocorrelation(lengths))
 
 

@@ -5,24 +5,25 @@ conversation ──render──▶ example ──plan, layout──▶ segment o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+Int16Array = NDArray[np.int16]
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One fixed-size buffer of C slots; the fields are the columns of a shard (`packer/FORMAT.md`).
 
     input_ids: int32 [C]. loss_mask: bool [C]. position_ids: uint16 or int32 [C]. cu_seqlens: int32 [S+1]. example_ids: int64 [S], -1 for the
     pad tail and unused places. num_segments counts the pad tail, num_examples does not. sum_sq_len: sum of the squared lengths of the examples'
     segments. example_lens: int32 [S] where examples are aligned, which fills their segments up with pads; else None, and a segment is its example.
-    All arrays but loss_mask may be read-only views of a memory-mapped file.
+    All arrays but loss_mask may be read-only views of a memory-mapped file. A named tuple, since a frozen dataclass takes three times as long to
+    make, which is a fifth of what reading a row costs.
     """
 
     input_ids: Int32Array

@@ -1,8 +1,8 @@
 """One shard mapped into memory: where each column of each record batch lies in the file, found once, so that a row is a few slices of the map.
 
-All record batches of 16 rows in a shard have the same Arrow metadata, byte for byte, so their columns lie at the same distances from where the
-batch starts. Arrow decodes and checks the first of each kind (`Places`); every other batch is held against those bytes before it is read for the
-first time, and costs no more than one byte of memory afterwards.
+All record batches of 16 rows in a shard have the same Arrow metadata, byte for byte, and lie at equal distances, so each column of all of them is one
+strided view of the file. Arrow decodes and checks the first of each kind (`Places`); every other batch is held against those bytes before it is
+read for the first time, and costs no more than one byte of memory afterwards.
 
     shard = MappedShard(path, rows=4096, capacity=8192, max_segments=16, known={})
     shard.row(17).input_ids
@@ -14,6 +14,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UserError
 from packer.schema import ROWS_PER_BATCH, RowBatch, position_dtype, shard_schema
-from packer.types import Int32Array, Row
+from packer.types import Int32Array, Int64Array, Row
 
 # What pyarrow, numpy and struct raise on metadata that a damaged disk has changed.
 DAMAGE = (
@@ -45,42 +46,81 @@ _BLOCK = np.dtype(
 )
 _RECORD_BATCHES = 3  # the field's number in Arrow's Footer table
 _MOST_KINDS = 255  # that are remembered; ours are two: full, and the last
+_AMONG, _ALONE = 1, 2  # batches at equal distances, or not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """Where a kind of record batch has its columns: bytes from the batch's start (a multiple of 8) to the first value of each.
-
-    rows: how many it has. of_row: for each of them where its own values start, in the order of `RowBatch`, counted in values and not in bytes (in
-    bytes for the mask): what `MappedShard.row` would otherwise reckon for every row. -1 for a column that is not there (`example_lens`).
-    """
+    """Where a kind of record batch has its columns: bytes from the batch's start (a multiple of 8) to the first value of each; rows: how many it has."""
 
     rows: int
     bytes_to: Mapping[str, int]
-    of_row: tuple[tuple[int, ...], ...]
-
-    @classmethod
-    def of(cls, bytes_to: Mapping[str, int], *, rows: int, capacity: int, max_segments: int) -> Places:
-        widths = _widths(capacity, max_segments) | {"loss_mask": capacity // 8}
-        sizes = {"loss_mask": 1, "position_ids": position_dtype(capacity).itemsize, "example_ids": 8, "sum_sq_len": 8}
-        of_row = tuple(
-            tuple(
-                bytes_to[name] // sizes.get(name, 4) + place * widths.get(name, 1) if name in bytes_to else -1
-                for name in _NAMES
-            )
-            for place in range(rows)
-        )
-        return cls(rows=rows, bytes_to=bytes_to, of_row=of_row)
-
-
-def _widths(capacity: int, max_segments: int) -> dict[str, int]:
-    """Values a row of each column that has more than one."""
-    widths = dict.fromkeys(("input_ids", "loss_mask", "position_ids"), capacity)
-    return widths | {"cu_seqlens": max_segments + 1, "example_ids": max_segments, "example_lens": max_segments}
 
 
 Kind = tuple[bytes, int]
 """A record batch's metadata as it stands in the file, and the length of its body: what decides its places."""
+
+
+class _Alike:
+    """Record batches of one kind at equal distances in the file: each column of all of them as one view, [batches, rows] or [batches, rows, width].
+
+    The mask is as it is stored, uint8 [batches, rows, C/8].
+    """
+
+    def __init__(
+        self, raw: NDArray[np.uint8], starts: Int64Array, places: Places, *, capacity: int, max_segments: int
+    ) -> None:
+        step = int(starts[1] - starts[0]) if len(starts) > 1 else 0
+        types = {"loss_mask": "u1", "position_ids": position_dtype(capacity), "example_ids": "i8", "sum_sq_len": "i8"}
+        widths = dict.fromkeys(("input_ids", "position_ids"), capacity) | {"loss_mask": capacity // 8}
+        widths |= {"cu_seqlens": max_segments + 1, "example_ids": max_segments, "example_lens": max_segments}
+
+        def view(name: str) -> np.ndarray:
+            kind, width = np.dtype(types.get(name, "i4")), widths.get(name)
+            shape: tuple[int, ...] = (len(starts), places.rows)
+            strides: tuple[int, ...] = (step, (width or 1) * kind.itemsize)
+            if width is not None:
+                shape, strides = (*shape, width), (*strides, kind.itemsize)
+            found: np.ndarray = np.ndarray(shape, kind, raw, int(starts[0]) + places.bytes_to[name], strides)
+            return found
+
+        self.columns = {name: view(name) for name in _NAMES if name in places.bytes_to}
+        self._own = self.columns.get("example_lens")
+        (
+            self._ids,
+            self._bits,
+            self._positions,
+            self._bounds,
+            self._segments,
+            self._examples,
+            self._example_ids,
+            self._supervised,
+            self._squares,
+        ) = (self.columns[name] for name in _NAMES if name != "example_lens")
+
+    def row(self, batch: int, place: int) -> Row:
+        # By position and with one index an array: names, keywords and slices would cost as much again as all of this.
+        return Row(
+            self._ids[batch, place],
+            np.unpackbits(self._bits[batch, place], None, None, "little").view(_BOOL),
+            self._positions[batch, place],
+            self._bounds[batch, place],
+            self._segments.item(batch, place),
+            self._examples.item(batch, place),
+            self._example_ids[batch, place],
+            self._supervised.item(batch, place),
+            self._squares.item(batch, place),
+            None if self._own is None else self._own[batch, place],
+        )
+
+    def ids(self, batch: int, place: int) -> Int32Array:
+        ids: Int32Array = self._ids[batch, place]
+        return ids
+
+    def batch(self, batch: int) -> RowBatch:
+        found = {name: column[batch] for name, column in self.columns.items()}
+        mask = np.unpackbits(found["loss_mask"], axis=1, bitorder="little").view(np.bool_)
+        return RowBatch(**found | {"loss_mask": mask})
 
 
 class MappedShard:
@@ -115,88 +155,57 @@ class MappedShard:
             )
         if found != batches:
             raise UserError(f"{path}: its rows are not those of the manifest", RESTORE)
-        self._blocks, self._start = blocks, blocks["start"]
-        self._uint8 = raw
-        self._int32 = raw[: len(raw) // 4 * 4].view(np.int32)
-        self._int64 = raw[: len(raw) // 8 * 8].view(np.int64)
-        self._positions = raw[: len(raw) // 4 * 4].view(position_dtype(capacity))
-        self._position_shift = self._positions.itemsize // 2  # of bytes to values: itemsize is 2 or 4
-        self._kinds = bytearray(batches)  # 0: not looked at yet; k: of self._places[k - 1]
-        self._places: list[Places] = []
+        self._blocks, self._raw = blocks, raw
+        # The batches of 16 rows that are laid out like the first of them and lie at equal distances: all of a shard as it was written, but for a last
+        # batch of fewer rows. That one, and any of a shard that other software wrote again, have views of their own.
+        self._starts = blocks["start"][: rows // ROWS_PER_BATCH].astype(np.int64)
+        if len(np.unique(np.diff(self._starts))) > 1:
+            self._starts = self._starts[:0]
+        self._whole: _Alike | None = None
+        self._kind: Kind | None = None
+        self._alone: dict[int, _Alike] = {}
+        self._looking = Lock()
+        self._seen = bytearray(batches)  # 0: not looked at yet; _AMONG, or _ALONE
 
     def row(self, number: int) -> Row:
         """Row `number` of the shard; its arrays are read-only views of the map, but for the mask, which is unpacked."""
         batch, place = divmod(number, ROWS_PER_BATCH)
-        of_row = self._at(batch).of_row[place]
-        ids, bits, positions, bounds, segments, examples, example_ids, supervised, squares, own = of_row
-        start = self._start.item(batch)
-        words, longs = start >> 2, start >> 3
-        ids, bits, bounds, example_ids = ids + words, bits + start, bounds + words, example_ids + longs
-        positions += start >> self._position_shift
-        capacity, int32, int64 = self._capacity, self._int32, self._int64
-        return Row(
-            input_ids=int32[ids : ids + capacity],
-            loss_mask=np.unpackbits(self._uint8[bits : bits + (capacity >> 3)], bitorder="little").view(_BOOL),
-            position_ids=self._positions[positions : positions + capacity],
-            cu_seqlens=int32[bounds : bounds + self._max_segments + 1],
-            num_segments=int32.item(words + segments),
-            num_examples=int32.item(words + examples),
-            example_ids=int64[example_ids : example_ids + self._max_segments],
-            num_supervised=int32.item(words + supervised),
-            sum_sq_len=int64.item(longs + squares),
-            example_lens=int32[words + own : words + own + self._max_segments] if own >= 0 else None,
-        )
+        alike, batch = self._at(batch)
+        return alike.row(batch, place)
 
     def input_ids(self, number: int) -> Int32Array:
         """int32 [C]: the ids of row `number` alone."""
         batch, place = divmod(number, ROWS_PER_BATCH)
-        first = self._at(batch).of_row[place][0] + (self._start.item(batch) >> 2)
-        return self._int32[first : first + self._capacity]
+        alike, batch = self._at(batch)
+        return alike.ids(batch, place)
 
     def batch(self, batch: int) -> RowBatch:
         """All rows of record batch number `batch`, the mask unpacked."""
-        at, start = self._at(batch), self._start.item(batch)
-
-        def values(name: str, source: np.ndarray, width: int = 1) -> np.ndarray:
-            first = (start + at.bytes_to[name]) // source.itemsize
-            found = source[first : first + at.rows * width]
-            return found.reshape(at.rows, width) if width > 1 else found
-
-        bits = values("loss_mask", self._uint8, self._capacity // 8)
-        return RowBatch(
-            input_ids=values("input_ids", self._int32, self._capacity),
-            loss_mask=np.unpackbits(bits, axis=1, bitorder="little").view(np.bool_),
-            position_ids=values("position_ids", self._positions, self._capacity),
-            cu_seqlens=values("cu_seqlens", self._int32, self._max_segments + 1),
-            num_segments=values("num_segments", self._int32),
-            num_examples=values("num_examples", self._int32),
-            example_ids=values("example_ids", self._int64, self._max_segments),
-            num_supervised=values("num_supervised", self._int32),
-            sum_sq_len=values("sum_sq_len", self._int64),
-            example_lens=(
-                values("example_lens", self._int32, self._max_segments) if "example_lens" in at.bytes_to else None
-            ),
-        )
+        alike, batch = self._at(batch)
+        return alike.batch(batch)
 
     def column(self, name: str) -> NDArray[np.int32] | NDArray[np.int64]:
         """An integer column over all rows of the shard, in its own type: [rows], or [rows, width] of lists."""
-        values: np.ndarray = self._int64 if name in ("sum_sq_len", "example_ids") else self._int32
-        width = _widths(self._capacity, self._max_segments).get(name, 1)
-        found = np.empty(self._rows * width, dtype=values.dtype)
-        for batch, start in enumerate(self._start.tolist()):
-            at = self._at(batch)
-            first, place = batch * ROWS_PER_BATCH * width, (start + at.bytes_to[name]) // values.itemsize
-            found[first : first + at.rows * width] = values[place : place + at.rows * width]
-        return found.reshape(self._rows, width) if width > 1 else found
+        for batch in range(len(self._seen)):
+            self._at(batch)
+        if self._whole is not None and _ALONE not in self._seen[: len(self._starts)]:
+            parts = [self._whole.columns[name].reshape(-1, *self._whole.columns[name].shape[2:])]
+            parts += [alike.columns[name][0] for alike in self._alone.values()]
+        else:
+            parts = [alike.columns[name][batch] for alike, batch in map(self._at, range(len(self._seen)))]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
-    def _at(self, batch: int) -> Places:
-        kind = self._kinds[batch]
-        return self._places[kind - 1] if kind else self._learn(batch)
+    def _at(self, batch: int) -> tuple[_Alike, int]:
+        """The views that a batch is in, and its place there."""
+        seen = self._seen[batch] or self._look(batch)
+        if seen == _AMONG:
+            return self._whole, batch  # type: ignore[return-value]  # made before the first of them counts as seen
+        return self._alone[batch], 0
 
-    def _learn(self, batch: int) -> Places:
-        """Holds a batch's metadata against the kinds that are known; one of a new kind is decoded and checked by Arrow."""
+    def _look(self, batch: int) -> int:
+        """Holds a batch's metadata against those that are known; one of a kind that no shard had yet is decoded and checked by Arrow."""
         start, meta, body = self._blocks[batch].item()
-        kind = (self._uint8[start : start + meta].tobytes(), body)
+        kind = (self._raw[start : start + meta].tobytes(), body)
         places = self._known.get(kind)
         if places is None:
             places = self._decode(batch, start, start + meta + body)
@@ -204,15 +213,25 @@ class MappedShard:
                 self._known[kind] = places
         due = min(ROWS_PER_BATCH, self._rows - batch * ROWS_PER_BATCH)
         if places.rows != due:
-            raise UserError(
-                f"{self._path}: rows from {batch * ROWS_PER_BATCH} on: {places.rows} rows where the manifest has {due}",
-                RESTORE,
-            )
-        if places not in self._places and len(self._places) < _MOST_KINDS:
-            self._places.append(places)
-        if places in self._places:
-            self._kinds[batch] = self._places.index(places) + 1
-        return places
+            raise self._wrong(batch, f"{places.rows} rows where the manifest has {due}")
+        with self._looking:
+            if batch >= len(self._starts) or self._kind not in (None, kind):
+                self._alone[batch] = self._alike(np.array([start], dtype=np.int64), places)
+                self._seen[batch] = _ALONE
+            else:
+                if self._whole is None:
+                    self._whole, self._kind = self._alike(self._starts, places), kind
+                self._seen[batch] = _AMONG
+            return self._seen[batch]
+
+    def _alike(self, starts: Int64Array, places: Places) -> _Alike:
+        try:
+            return _Alike(self._raw, starts, places, capacity=self._capacity, max_segments=self._max_segments)
+        except DAMAGE as error:
+            raise unreadable(self._path, error) from None
+
+    def _wrong(self, batch: int, what: str) -> UserError:
+        return UserError(f"{self._path}: rows from {batch * ROWS_PER_BATCH} on: {what}", RESTORE)
 
     def _decode(self, batch: int, start: int, end: int) -> Places:
         try:
@@ -225,10 +244,8 @@ class MappedShard:
         except DAMAGE as error:
             raise unreadable(self._path, error) from None
         if nulls:
-            raise UserError(
-                f"{self._path}: rows from {batch * ROWS_PER_BATCH} on: {nulls} places without a value", RESTORE
-            )
-        return Places.of(bytes_to, rows=len(read), capacity=self._capacity, max_segments=self._max_segments)
+            raise self._wrong(batch, f"{nulls} places without a value")
+        return Places(rows=len(read), bytes_to=bytes_to)
 
     def _place_of(self, column: pa.Array, start: int, end: int) -> int:
         """Bytes from `start` to the values of a column; raises ValueError where they do not lie before `end` as they are."""

@@ -29,6 +29,7 @@ COST_MODEL = (
 )
 # 100 windows: by then the figures no longer move, and it takes under a second.
 _STEPS = 1600
+_MOST_SHOWN = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +51,17 @@ class Shares:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """For each --balance, what ranks work while the slowest does, from the slowest (1.0) to the fastest: the mean pass. 1 less their mean is the share
+    that is waited. Many ranks are shown as the means of at most 32 groups.
+    """
+
+    batch: tuple[float, ...]
+    window: tuple[float, ...]
+    off: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BetweenSteps:
     """Of the variance between rows, the share that is between the means of steps: of attention cost (Σ len²), and of targets."""
 
@@ -67,7 +79,9 @@ class MakeUp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """every_layer, one_layer_in_four: the share of the ranks' time spent waiting for the slowest, by how much of the model is full attention."""
+    """every_layer, one_layer_in_four: the share of the ranks' time spent waiting for the slowest, by how much of the model is full attention. work: of
+    ranks in the first of these two.
+    """
 
     ranks: int
     rows_per_step: int
@@ -75,6 +89,7 @@ class Waiting:
     cost_model: str
     every_layer: Shares
     one_layer_in_four: Shares
+    work: Work
     make_up: MakeUp
 
 
@@ -101,6 +116,7 @@ def simulate(rows: RowCosts, *, ranks: int, rows_per_step: int) -> Waiting:
         cost_model=COST_MODEL,
         every_layer=shares(_PARITY),
         one_layer_in_four=shares(_PARITY * _LAYERS),
+        work=Work(**{balance: _work(rows.capacity + found / _PARITY) for balance, found in squares.items()}),
         make_up=MakeUp(random=between["off"], window=between["window"]),
     )
 
@@ -118,6 +134,13 @@ def _steps(
 def _waiting(busy: np.ndarray) -> float:
     """Of passes and ranks [P, world], the share of the time that ranks do not work in."""
     return float(1 - busy.mean(axis=1).sum() / busy.max(axis=1).sum())
+
+
+def _work(busy: np.ndarray) -> tuple[float, ...]:
+    """Of passes and ranks [P, world]: ranks in the order of their work in each pass, what they work ÷ what the slowest does, over all passes."""
+    ordered = -np.sort(-busy, axis=1)
+    shares = ordered.sum(axis=0) / ordered[:, 0].sum()
+    return tuple(float(group.mean()) for group in np.array_split(shares, min(len(shares), _MOST_SHOWN)))
 
 
 def _between(values: Int64Array) -> float:

@@ -20,16 +20,24 @@ from packer.types import Int64Array, Row
 from trainer.segments import Segments, chunk_table, most_chunks
 
 
+def _even_words(places: int) -> int:
+    """64-bit words that hold so many int32, an even number of them."""
+    return (places + 3) // 4 * 2
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
     """The sizes of every pass of a run: M rows of C slots (T = M·C), S places for segments in each. max_segment_len: of the whole corpus.
-    weighted: whether each target carries a weight."""
+    weighted: whether each target carries a weight. sources: how many are told apart (0: the corpus has one, and nothing is).
+    balanced: whether each slot carries its weight in a router loss."""
 
     rows: int
     capacity: int
     max_segments: int
     max_segment_len: int
     weighted: bool = False
+    sources: int = 0
+    balanced: bool = False
 
     @property
     def slots(self) -> int:
@@ -46,14 +54,23 @@ class Shape:
 
     @property
     def words(self) -> int:
-        """Size of the buffer behind a batch in 64-bit words: four tensors of int64 [T] (and, weighted, one of float64 [T]), then int32 [T], [M·S+1] and
-        [chunks, 2]."""
+        """Size of the buffer behind a batch in 64-bit words: four tensors of int64 [T] (and one of float64 [T] where it is weighted, and where it is
+        balanced), then int32 [T], [M·S+1] (once more where sources are told apart) and [chunks, 2]."""
         return self.table + self.chunks
 
     @property
     def table(self) -> int:
         """Where the chunk table starts in the buffer: on a multiple of 16 bytes, as loads of kernels are compiled for."""
-        return (4 + self.weighted) * self.slots + self.slots // 2 + (self.places + 3) // 4 * 2
+        return (
+            (4 + self.weighted + self.balanced) * self.slots
+            + self.bounds // 2
+            + (1 + bool(self.sources)) * _even_words(self.places)
+        )
+
+    @property
+    def bounds(self) -> int:
+        """Where cu_seqlens starts in the int32 part of the buffer: behind seq_idx, on a multiple of 16 bytes too."""
+        return (self.slots + 3) // 4 * 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +81,9 @@ class Batch:
     input_ids, position_ids: int64 [1, T]. segments: the boundaries of all M rows. positions, targets: int64 [T], of which the first `count`
     are real and the rest 0; rows of weight 0 contribute none. useful_tokens: tokens of examples, in rows of weight 1 (no pad).
     target_weights: float64 [T], 1 ÷ the targets of the target's own example; None unless the shape is weighted.
+    segment_sources: int32 [M·S+1], the source of each segment's example; by_source: int64 [2, sources] on the host, each one's useful tokens and targets.
+    None unless sources are told apart.
+    slot_weights: float64 [M, C], 1 ÷ the row's useful tokens on these in rows of weight 1, else 0; None unless the shape is balanced.
     rows: (number in the corpus, weight) of each. All but the host integers and `segments.cu_seqlens_cpu` are views of `buffer`: one copy
     to the device moves them all.
     """
@@ -77,8 +97,11 @@ class Batch:
     positions: Tensor
     targets: Tensor
     target_weights: Tensor | None
+    segment_sources: Tensor | None
+    slot_weights: Tensor | None
     count: int
     useful_tokens: int
+    by_source: Int64Array | None
     rows: tuple[tuple[int, bool], ...]
 
     def to(self, device: torch.device) -> Batch:
@@ -94,19 +117,23 @@ class Batch:
             num_chunks=len(self.segments.chunk_indices),
             count=self.count,
             useful_tokens=self.useful_tokens,
+            by_source=self.by_source,
             rows=self.rows,
         )
 
 
-def _views(buffer: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _views(buffer: Tensor, shape: Shape) -> tuple[Tensor, ...]:
     """input_ids, position_ids, positions, targets (int64 [T]), seq_idx (int32 [T]), cu_seqlens (int32 [M·S+1]), chunk_indices (int32 [chunks, 2]),
-    target_weights (float64 [T], or [0] where the shape is not weighted). T is a multiple of 64: each is aligned."""
-    slots, words = shape.slots, shape.slots * (4 + shape.weighted)
+    target_weights (float64 [T], or [0] where the shape is not weighted), segment_sources (int32 [M·S+1], or [0]), slot_weights (float64 [T], or [0]).
+    Where T is a multiple of 64, as in rows, each is aligned."""
+    slots, words = shape.slots, shape.slots * (4 + shape.weighted + shape.balanced)
     ids, places, positions, targets = (buffer[place * slots : (place + 1) * slots] for place in range(4))
     halves, factors = buffer[words : shape.table].view(torch.int32), buffer[4 * slots : words].view(torch.float64)
+    factors, balance = factors[: slots * shape.weighted], factors[slots * shape.weighted :]
     table = buffer[shape.table :].view(torch.int32).view(-1, 2)
-    bounds = halves[slots : slots + shape.places]
-    return ids, places, positions, targets, halves[:slots], bounds, table, factors
+    bounds = halves[shape.bounds : shape.bounds + shape.places]
+    sources = halves[shape.bounds + 2 * _even_words(shape.places) :][: shape.places if shape.sources else 0]
+    return ids, places, positions, targets, halves[:slots], bounds, table, factors, sources, balance
 
 
 def _batch(
@@ -119,9 +146,12 @@ def _batch(
     num_chunks: int,
     count: int,
     useful_tokens: int,
+    by_source: Int64Array | None,
     rows: tuple[tuple[int, bool], ...],
 ) -> Batch:
-    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens, chunks, factors = _views(buffer, shape)
+    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens, chunks, factors, sources, balance = _views(
+        buffer, shape
+    )
     segments = Segments(
         cu_seqlens=cu_seqlens,
         cu_seqlens_cpu=cu_seqlens_cpu,
@@ -140,24 +170,35 @@ def _batch(
         positions=positions,
         targets=targets,
         target_weights=factors if shape.weighted else None,
+        segment_sources=sources if shape.sources else None,
+        slot_weights=balance.view(shape.rows, -1) if shape.balanced else None,
         count=count,
         useful_tokens=useful_tokens,
+        by_source=by_source,
         rows=rows,
     )
 
 
 def make_batch(
-    rows: Sequence[Row], *, numbers: Sequence[int], weights: Sequence[bool], shape: Shape, pin: bool
+    rows: Sequence[Row],
+    *,
+    numbers: Sequence[int],
+    weights: Sequence[bool],
+    shape: Shape,
+    pin: bool,
+    sources: Sequence[Int64Array] = (),
 ) -> Batch:
-    """Lays M rows out as one pass, on the host. numbers: the rows' places in the corpus. pin: page-locked memory, for a GPU."""
+    """Lays M rows out as one pass, on the host. numbers: the rows' places in the corpus. pin: page-locked memory, for a GPU. sources: of each row, where
+    sources are told apart, the source of each of its examples."""
     if not len(rows) == len(numbers) == len(weights) == shape.rows:
         raise ValueError(f"a pass takes {shape.rows} rows, got {len(rows)}")
     buffer = torch.zeros(shape.words, dtype=torch.int64, pin_memory=pin)
     views = [view.numpy() for view in _views(buffer, shape)]
-    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens, chunks, factors = views
+    input_ids, position_ids, positions, targets, seq_idx, cu_seqlens, chunks, factors, segment_sources, balance = views
     cu_seqlens.fill(shape.slots)
     cu_seqlens[0] = 0
     capacity, used, count, useful = shape.capacity, 0, 0, 0
+    by_source = np.zeros((2, shape.sources), np.int64) if shape.sources else None
     for place, (row, weight) in enumerate(zip(rows, weights, strict=True)):
         first = place * capacity
         ids = input_ids[first : first + capacity]
@@ -168,6 +209,8 @@ def make_batch(
             np.arange(used, used + row.num_segments), np.diff(ends, prepend=0)
         )
         cu_seqlens[used + 1 : used + row.num_segments + 1] = ends + first
+        if by_source is not None:
+            segment_sources[used : used + row.num_examples] = sources[place]
         used += row.num_segments
         if weight:
             slots = np.flatnonzero(row.loss_mask)
@@ -178,6 +221,11 @@ def make_batch(
                 factors[count : count + len(slots)] = 1 / np.bincount(segment)[segment]
             count += len(slots)
             useful += row.tokens
+            if shape.balanced:
+                for start, length in zip(row.cu_seqlens[: row.num_examples] + first, row.lengths, strict=True):
+                    balance[start : start + length] = 1 / row.tokens
+            if by_source is not None:
+                by_source += _counts(row, sources[place], shape.sources)
     table = chunk_table(cu_seqlens[: used + 1])
     chunks[: len(table)] = table
     trained = [row.lengths for row, weight in zip(rows, weights, strict=True) if weight]
@@ -190,5 +238,13 @@ def make_batch(
         num_chunks=len(table),
         count=count,
         useful_tokens=useful,
+        by_source=by_source,
         rows=tuple((int(number), bool(weight)) for number, weight in zip(numbers, weights, strict=True)),
     )
+
+
+def _counts(row: Row, sources: Int64Array, number: int) -> Int64Array:
+    """int64 [2, number]: useful tokens and targets of each source in a row. sources: of each of its examples."""
+    before = np.concatenate([[0], np.cumsum(row.loss_mask)])  # targets before each slot
+    both = (row.lengths, np.diff(before[row.cu_seqlens[: row.num_examples + 1]]))
+    return np.stack([np.bincount(sources, weights=each, minlength=number) for each in both]).astype(np.int64)

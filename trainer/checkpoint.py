@@ -110,7 +110,7 @@ def load(checkpoint: Path, model: nn.Module, optimizer: AdamW, *, ranks: Ranks) 
     Raises UserError naming a file that is not as it was written, or a tensor that this model has not.
     """
     files = ranks.together(lambda: read_record(checkpoint)).files
-    ranks.together(lambda: _verify(checkpoint, files, ranks))
+    ranks.together(lambda: verify(checkpoint, files, ranks))
     state = state_of(model, optimizer)
     reader = FileSystemReader(checkpoint)
     ranks.together(lambda: _refuse_other_tensors(checkpoint, reader, state))
@@ -120,8 +120,8 @@ def load(checkpoint: Path, model: nn.Module, optimizer: AdamW, *, ranks: Ranks) 
         raise UserError(f"{checkpoint}: cannot be loaded ({_first_line(error)})", _OTHER_RUN) from None
 
 
-def _verify(checkpoint: Path, files: Mapping[str, str], ranks: Ranks) -> None:
-    """Holds this rank's share of the files against their digests."""
+def verify(checkpoint: Path, files: Mapping[str, str], ranks: Ranks) -> None:
+    """Holds this rank's share of the files against their digests; raises UserError naming one that differs."""
     if _METADATA not in files:
         raise UserError(f"{checkpoint / RECORD}: names no {_METADATA}", _REMOVE)
     for name in sorted(files)[ranks.rank :: ranks.world]:

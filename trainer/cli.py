@@ -3,94 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import fields
-from typing import TypeVar, get_args
 
 import click
 
-from packer.console import (
-    EXIT_INTERRUPTED,
-    EXIT_WRONG_USE,
-    Commands,
-    config_option,
-    context_settings,
-    printable,
-    to_toml,
-)
-from packer.errors import UserError
+from packer.console import config_option, context_settings, printable, to_toml
 from trainer import config as options
+from trainer.cli_blame import blame
+from trainer.cli_compare import compare
 from trainer.cli_export import export
+from trainer.cli_options import DEFAULTS, Numbers
+from trainer.cli_options import choice as _choice
+from trainer.cli_options import option as _option
 from trainer.cli_plan import plan
+from trainer.cli_ranks import RankCommands
+from trainer.cli_refused import refuses_what_is_not_there
 from trainer.config import RunConfig
-
-_Function = TypeVar("_Function", bound=Callable[..., object])
-_RANK_0_SPEAKS_S = 10
-_DEFAULTS = {field.name: field.default for field in fields(RunConfig)}
-
-
-class RankCommands(Commands):
-    """`Commands` under a launcher: an error that every rank meets is told by rank 0 alone."""
-
-    def main(  # type: ignore[override]  # click overloads on the value of standalone_mode
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: object,
-    ) -> object:
-        """Runs the command line, as `Commands` does."""
-        rank = os.environ.get("RANK", "0")
-        if not standalone_mode or rank == "0":
-            return super().main(args, prog_name, complete_var, standalone_mode, **extra)
-        try:
-            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        except (UserError, click.ClickException) as error:
-            # Rank 0 is meeting the same error and tells it; the launcher ends us when rank 0 leaves. If we left first, rank 0 would be ended
-            # before it has spoken. If it does not leave, the error is ours alone and we tell it.
-            time.sleep(_RANK_0_SPEAKS_S)
-            said = (
-                (error.message, error.hint) if isinstance(error, UserError) else (error.format_message(), "see --help")
-            )
-            click.echo(f"error: rank {rank}: {printable(said[0])}\nhint: {printable(said[1])}", err=True)
-            sys.exit(EXIT_WRONG_USE)
-        except (KeyboardInterrupt, click.Abort):
-            sys.exit(EXIT_INTERRUPTED)
-        sys.exit(status if isinstance(status, int) else 0)
-
-
-class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """Numbers with commas between them: "0.9,0.95"."""
-
-    def __init__(self, kind: type[int] | type[float]) -> None:
-        self.kind = kind
-        self.name = "N,N,…"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int | float, ...]:
-        if isinstance(value, tuple | list):
-            return tuple(value)
-        try:
-            return tuple(self.kind(part) for part in str(value).split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r}: not numbers with commas between them", param, ctx)
-
-
-def _option(name: str, kind: object, text: str, **more: object) -> Callable[[_Function], _Function]:
-    """An option of `run` with the default of `RunConfig`."""
-    default = _DEFAULTS[name]
-    shown = (
-        ",".join(map(str, default)) if isinstance(default, tuple) and default else bool(default not in (None, (), ""))
-    )
-    return click.option(options.option(name), name, type=kind, default=default, show_default=shown, help=text, **more)  # type: ignore[arg-type]
-
-
-def _choice(words: object) -> click.Choice[str]:
-    return click.Choice(get_args(words))
 
 
 @click.group(cls=RankCommands, context_settings=context_settings("TRAINER"))
@@ -125,12 +52,17 @@ def main() -> None:
     _choice(options.Balance),
     "batch: sort a step's rows by attention cost, so that ranks work on like rows; window: make each step of like rows, out of 16 steps; off: stream order.",
 )
-@_option("skip_rows", Numbers(int), "Rows that keep their place but are not trained on: 17,1204.")
+@_option("skip_rows", Numbers(int), "Rows that keep their place but are neither trained on nor computed: 17,1204.")
 @_option(
     "loss_weighting",
     _choice(options.LossWeighting),
     "What a step minimises. token: the sum of cross-entropy over its targets ÷ their number. example: the mean over its examples of the mean over "
     "each one's targets, so that a long answer weighs no more than a short one.",
+)
+@_option(
+    "router_aux_loss",
+    float,
+    "Of a mixture of experts: this coefficient times how unevenly its tokens (no pads) are spread over the experts is minimised too; 0: not.",
 )
 @_option("lr", float, "Peak learning rate. The default suits a pretrained model; random weights want 1e-3 or so.")
 @_option("warmup", str, "Steps of linear warm-up (100), or a share of the run (0.03).")
@@ -162,7 +94,7 @@ def main() -> None:
 @click.option(
     "--compile/--no-compile",
     "compile",
-    default=_DEFAULTS["compile"],
+    default=DEFAULTS["compile"],
     show_default=True,
     help="Compile each block (torch.compile), all but its kernels: minutes at the start, faster steps.",
 )
@@ -175,7 +107,7 @@ def main() -> None:
 @click.option(
     "--cpu-offload/--no-cpu-offload",
     "cpu_offload",
-    default=_DEFAULTS["cpu_offload"],
+    default=DEFAULTS["cpu_offload"],
     show_default=True,
     help="Keep master weights and optimiser in the host's memory, and update there: less of the GPU's memory, slower steps.",
 )
@@ -195,6 +127,13 @@ def main() -> None:
 @_option("log_every", int, "A line of metrics every N steps.")
 @_option("out", str, "The run's folder.  [default: runs/NAME, the name of the shards' folder]")
 @_option(
+    "tracker",
+    _choice(options.Tracker),
+    "Also tell this tracker the numbers of metrics.jsonl (repeatable): tensorboard writes into the run's folder. One that fails does not end the run.",
+    multiple=True,
+)
+@_option("tracker_project", str, "The project of trackio and wandb.  [default: trainer for trackio; wandb's own]")
+@_option(
     "resume",
     str,
     "auto: go on from the run folder's newest checkpoint; never; or a run's or checkpoint's folder.",
@@ -204,9 +143,10 @@ def main() -> None:
 @click.option(
     "--tokenizer-check/--no-tokenizer-check",
     "tokenizer_check",
-    default=_DEFAULTS["tokenizer_check"],
+    default=DEFAULTS["tokenizer_check"],
     help="Refuse a model whose tokenizer.json is not the one that made the shards.",
 )
+@refuses_what_is_not_there
 @config_option
 @click.option("--dry-run", is_flag=True, help="Print the resolved options as TOML and what would be done, and stop.")
 def run(dry_run: bool, **values: object) -> int:
@@ -237,7 +177,7 @@ def run(dry_run: bool, **values: object) -> int:
 @click.option(
     "--tokenizer-check/--no-tokenizer-check",
     "tokenizer_check",
-    default=_DEFAULTS["tokenizer_check"],
+    default=DEFAULTS["tokenizer_check"],
     help="Fail where the model's tokenizer.json is not the one that made the shards.",
 )
 @click.option("--as-is", is_flag=True, help="Measure the model as transformers alone runs it, from position ids.")
@@ -262,8 +202,10 @@ def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
     return prove(config, as_is=as_is, json=as_json, out=out)
 
 
+main.add_command(compare)
 main.add_command(export)
 main.add_command(plan)
+main.add_command(blame)
 
 
 def _dry_run(config: RunConfig) -> int:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import get_args
 
 import click
 
 from packer.console import config_option
 from trainer import config as options
-from trainer.config import RunConfig
-
-_DEFAULTS = {field.name: field.default for field in fields(RunConfig)}
+from trainer.cli_options import DEFAULTS
 
 
 class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
@@ -40,7 +37,7 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 @click.option("--capacity", type=int, help="Slots of a row, where there are no shards.")
 @click.option("--rows", type=int, help="Rows to train on, where there are no shards.")
 @click.option("--ranks", type=int, default=1, help="GPUs over all machines.")
-@click.option("--replicas", type=int, default=_DEFAULTS["replicas"], help="Whole copies of the model (HSDP).")
+@click.option("--replicas", type=int, default=DEFAULTS["replicas"], help="Whole copies of the model (HSDP).")
 @click.option("--memory", type=Bytes(), help="Of one GPU, 80GB say: does it fit, and the fewest ranks that would.")
 @click.option(
     "--device",
@@ -51,35 +48,35 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 @click.option(
     "--dtype",
     type=click.Choice(get_args(options.Dtype)),
-    default=_DEFAULTS["dtype"],
+    default=DEFAULTS["dtype"],
     help="auto: bf16 for cuda, fp32 for cpu.",
 )
 @click.option(
     "--kernels",
     type=click.Choice(get_args(options.Kernels)),
-    default=_DEFAULTS["kernels"],
+    default=DEFAULTS["kernels"],
     help="auto: fused for cuda, reference for cpu.",
 )
 @click.option(
     "--activation-checkpointing",
     type=click.Choice(get_args(options.Checkpointing)),
-    default=_DEFAULTS["activation_checkpointing"],
+    default=DEFAULTS["activation_checkpointing"],
     help="As of `run`.",
 )
 @click.option(
-    "--rows-per-step", type=int, default=_DEFAULTS["rows_per_step"], help="Rows of an optimiser step, over all ranks."
+    "--rows-per-step", type=int, default=DEFAULTS["rows_per_step"], help="Rows of an optimiser step, over all ranks."
 )
-@click.option("--micro-rows", type=int, default=_DEFAULTS["micro_rows"], help="Rows a rank computes in one pass.")
+@click.option("--micro-rows", type=int, default=DEFAULTS["micro_rows"], help="Rows a rank computes in one pass.")
 @click.option("--steps", type=int, help="Optimiser steps.")
 @click.option("--epochs", type=int, help="Times through the rows.  [default: 1, unless --steps]")
-@click.option("--reduce", type=click.Choice(get_args(options.Reduce)), default=_DEFAULTS["reduce"], help="As of `run`.")
+@click.option("--reduce", type=click.Choice(get_args(options.Reduce)), default=DEFAULTS["reduce"], help="As of `run`.")
 @click.option(
     "--loss-weighting",
     type=click.Choice(get_args(options.LossWeighting)),
-    default=_DEFAULTS["loss_weighting"],
+    default=DEFAULTS["loss_weighting"],
     help="As of `run`.",
 )
-@click.option("--cpu-offload/--no-cpu-offload", default=_DEFAULTS["cpu_offload"], help="As of `run`.")
+@click.option("--cpu-offload/--no-cpu-offload", default=DEFAULTS["cpu_offload"], help="As of `run`.")
 @click.option("--tokens-per-s", type=float, help="Useful tokens a second, all ranks together: gives the hours.")
 @click.option("--run", help="A run's folder to take that rate from.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")

@@ -25,6 +25,7 @@ LossWeighting = Literal["token", "example"]
 NonFinite = Literal["stop", "skip"]
 Kernels = Literal["auto", "fused", "reference"]
 Check = Literal["full", "quick", "off"]
+Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 _WORDS = {
     "init": Init,
@@ -41,7 +42,7 @@ _WORDS = {
 _AT_LEAST_ONE = ("steps", "epochs", "rows_per_step", "micro_rows", "replicas", "log_every")
 # Of what seeds a generator; the other counts stay where products of two of them fit 64 bits.
 _MOST = {"seed": 2**63 - 1}
-_AT_LEAST_ZERO = ("weight_decay", "clip", "eval_every", "save_every", "keep", "seed")
+_AT_LEAST_ZERO = ("weight_decay", "clip", "router_aux_loss", "eval_every", "save_every", "keep", "seed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +67,7 @@ class RunConfig:
     balance: Balance = "batch"
     skip_rows: tuple[int, ...] = ()
     loss_weighting: LossWeighting = "token"
+    router_aux_loss: float = 0.0
     lr: float = 1e-5
     warmup: str = "0.03"
     schedule: Schedule = "cosine"
@@ -86,6 +88,8 @@ class RunConfig:
     keep: int = 0
     log_every: int = 10
     out: str | None = None
+    tracker: tuple[Tracker, ...] = ()
+    tracker_project: str | None = None
     resume: str = "auto"
     seed: int = 0
     tokenizer_check: bool = True
@@ -109,10 +113,17 @@ class RunConfig:
                 "rows are numbered from 0, as in `packer inspect --row`",
             )
         for name, words in _WORDS.items():
-            self._one_of(name, get_args(words))
+            self._one_of(name, getattr(self, name), get_args(words))
+        for tracker in self.tracker:
+            self._one_of("tracker", tracker, get_args(Tracker))
         if self.compile and self.dtype == "fp64":
             raise UserError(
                 "--compile and --dtype fp64 were both given: compiled code would cast parts of the model to fp32",
+                "leave one of them out",
+            )
+        if self.compile and self.router_aux_loss:
+            raise UserError(
+                "--compile and --router-aux-loss were both given: a compiled block does not give its router's logits away",
                 "leave one of them out",
             )
         warmup_steps(self.warmup, total=1)
@@ -136,8 +147,7 @@ class RunConfig:
             else f"give a finite number of at least {least}",
         )
 
-    def _one_of(self, name: str, words: tuple[str, ...]) -> None:
-        value = getattr(self, name)
+    def _one_of(self, name: str, value: str, words: tuple[str, ...]) -> None:
         if value not in words:
             near = nearest(str(value), words)
             raise UserError(

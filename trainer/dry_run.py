@@ -12,11 +12,13 @@ from trainer.prepare import Counts, Prepared, check_targets, describe, fits_mode
 from trainer.run_folder import check_folder
 from trainer.same_tokenizer import check_tokenizer
 from trainer.source import check_source, config_digest, read_config
+from trainer.trackers import refuse_missing
 
 
 def foresee(prepared: Prepared, *, world: int) -> list[tuple[str, str]]:
     """What a run would do, as (label, text); raises UserError where it would be refused."""
     check_folder(prepared.folder)
+    refuse_missing(prepared.config.tracker)
     check_source(prepared.model, init=prepared.config.init)
     document = read_config(prepared.model, fetch=False)
     lines = describe(prepared, world=world)

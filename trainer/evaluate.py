@@ -1,4 +1,4 @@
-"""The loss on rows that are not trained on, per supervised token, over all ranks.
+"""The loss on rows that are not trained on, per supervised token, over all ranks; of each source too where they come from several.
 
 Every rank makes the same number of passes: places that the rows do not fill hold a row of weight 0.
 """
@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from packer.errors import UserError
 from packer.shards import Corpus
 from trainer.batch import Shape
+from trainer.by_source import BySource, Sources, gather_by_source, sums_by_source
 from trainer.loader import DamagedShardError, ShardCheck, read_pass
 from trainer.ranks import Ranks
 from trainer.step import loss_of
@@ -32,7 +33,10 @@ class Evaluation:
                 f"{corpus.name}: no row of its {corpus.split} split has a target", "leave it out: --eval-every 0"
             )
         # Each target counts once, however training weighs them: eval losses of differently weighted runs can be compared.
-        self._corpus, self._shape, self._ranks = corpus, dataclasses.replace(shape, weighted=False), ranks
+        self._sources = Sources.of(corpus)  # the eval rows may be another folder's
+        apart = 0 if self._sources is None else len(self._sources.names)
+        self._corpus, self._ranks = corpus, ranks
+        self._shape = dataclasses.replace(shape, weighted=False, sources=apart, balanced=False)
         self._check = ShardCheck(corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
         together = ranks.world * shape.rows
         places = np.arange(-(-len(corpus) // together) * together).reshape(-1, ranks.world, shape.rows)[:, ranks.rank]
@@ -41,25 +45,43 @@ class Evaluation:
 
     def loss(self, model: nn.Module, units: Sequence[FSDPModule]) -> float:
         """Σ cross-entropy ÷ targets of all eval rows; every rank calls it. Raises UserError on a row or shard that is damaged."""
-        ranks = self._ranks
+        return self.losses(model, units)[0]
+
+    def losses(self, model: nn.Module, units: Sequence[FSDPModule]) -> tuple[float, BySource | None]:
+        """`loss`, and the same by source; None where there is one source."""
+        ranks, apart = self._ranks, self._shape.sources
         self._check.touch(np.arange(len(self._corpus)))
         self._corpus.ahead(range(len(self._corpus.info.shards)))
         total = torch.zeros((), dtype=torch.float64, device=ranks.device)
+        each = torch.zeros(self._shape.slots, dtype=torch.float64, device=ranks.device) if apart else None
+        sums, counts = torch.zeros(apart, dtype=torch.float64, device=ranks.device), np.zeros((2, apart), np.int64)
         model.eval()
         try:
             with torch.no_grad():
                 for rows, weights in zip(self._rows, self._weights, strict=True):
                     read = partial(
-                        read_pass, self._corpus, rows, weights, shape=self._shape, pin=ranks.device.type == "cuda"
+                        read_pass,
+                        self._corpus,
+                        rows,
+                        weights,
+                        shape=self._shape,
+                        pin=ranks.device.type == "cuda",
+                        sources=self._sources,
                     )
-                    batch = ranks.together(read)
-                    total += loss_of(model, batch.to(ranks.device))
+                    batch = ranks.together(read).to(ranks.device)
+                    total += loss_of(model, batch, each)
+                    if each is not None and batch.by_source is not None:
+                        sums += sums_by_source(each, batch)
+                        counts += batch.by_source
         finally:
             model.train()
             for unit in units:
                 unit.reshard()  # Without a backward nothing else frees what the forward gathered.
         ranks.together(self._finish)
-        return float(ranks.gather([total.item()]).sum()) / self.supervised
+        loss = float(ranks.gather([total.item()]).sum()) / self.supervised
+        if self._sources is None:
+            return loss, None
+        return loss, gather_by_source(self._sources.names, sums, counts, ranks)
 
     def _finish(self) -> None:
         try:

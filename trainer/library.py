@@ -82,6 +82,13 @@ def build_empty(config: PretrainedConfig, dtype: torch.dtype, attention: str, so
         raise _not_buildable(source, config, error) from error
     except _NOT_FOR_IT as error:
         raise _not_buildable(source, config, error) from error
+    return widen(model, dtype)
+
+
+def widen(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """The same model on the meta device, with those of its parameters in `dtype` that its class makes in less by name (OLMo hybrid's decay, in float32)."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, dtype))
     return model
 
 

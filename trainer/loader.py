@@ -26,6 +26,7 @@ from packer.order import Deal, StepRows, deal
 from packer.shards import Corpus, check_row
 from packer.types import Int64Array, Row
 from trainer.batch import Batch, Shape, make_batch
+from trainer.by_source import Sources
 from trainer.prepare import Counts, Prepared, row_list
 
 _Item = TypeVar("_Item")
@@ -35,13 +36,20 @@ _FETCH_AHEAD = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepPlan:
-    """Who computes what in one step. step: from 0. Over all ranks and passes: supervised, its targets; examples, those with at least one target, or None where the loss does not weigh by example."""
+    """Who computes what in one step. step: from 0. Over all ranks and passes: supervised, its targets;
+    examples, those with at least one target, or None where the loss does not weigh by example.
+    """
 
     step: int
     rows: Int64Array
     deal: Deal
     supervised: int
     examples: int | None = None
+
+    @property
+    def trained_rows(self) -> int:
+        """Rows that are neither filling nor skipped."""
+        return int(np.count_nonzero(self.deal.weights))
 
     @property
     def denominator(self) -> int:
@@ -75,7 +83,10 @@ def plan_step(prepared: Prepared, counts: Counts, step: int, *, world: int) -> S
             f"step {step + 1}: none of its rows has a token to train on (rows {row_list(rows.rows)})",
             "`packer inspect --supervised` shows what is trained on; take more rows a step, or skip fewer",
         )
-    dealt = deal(rows, cost=counts.cost[rows.rows], world=world, micro_rows=config.micro_rows, balance=config.balance)
+    # In the place of a skipped row the cheapest of the others is computed at weight 0: what is not finite is so at any weight (0·∞ is no number).
+    held = np.where(np.isin(rows.rows, config.skip_rows), trained[np.argmin(counts.cost[trained])], rows.rows)
+    computed = StepRows(rows=held, epochs=rows.epochs, weights=rows.weights)
+    dealt = deal(computed, cost=counts.cost[held], world=world, micro_rows=config.micro_rows, balance=config.balance)
     return StepPlan(
         step=step,
         rows=rows.rows,
@@ -101,21 +112,38 @@ def _read_row(corpus: Corpus, number: int) -> Row:
     return row
 
 
-def read_pass(corpus: Corpus, rows: Int64Array, weights: np.ndarray, *, shape: Shape, pin: bool) -> Batch:
+def read_pass(
+    corpus: Corpus, rows: Int64Array, weights: np.ndarray, *, shape: Shape, pin: bool, sources: Sources | None = None
+) -> Batch:
     """Reads and checks the M rows of one pass; raises UserError with shard and row where one breaks a rule of the format."""
     read = [_read_row(corpus, int(number)) for number in rows]
-    return make_batch(read, numbers=rows.tolist(), weights=weights.tolist(), shape=shape, pin=pin)
+    told_apart = (
+        ()
+        if sources is None
+        else [sources.of_row(row, where=corpus.where(int(number))) for number, row in zip(rows, read, strict=True)]
+    )
+    return make_batch(read, numbers=rows.tolist(), weights=weights.tolist(), shape=shape, pin=pin, sources=told_apart)
 
 
 def read_steps(
-    plans: Iterator[StepPlan], corpus: Corpus, *, rank: int, shape: Shape, pin: bool, check: ShardCheck
+    plans: Iterator[StepPlan],
+    corpus: Corpus,
+    *,
+    rank: int,
+    shape: Shape,
+    pin: bool,
+    check: ShardCheck,
+    sources: Sources | None = None,
 ) -> Iterator[StepWork]:
-    """The work of one rank, step by step."""
+    """The work of one rank, step by step. sources: those of the corpus where the shape tells them apart."""
     for plan in _fetched_ahead(plans, corpus, rank):
         check.touch(plan.rows)
         passes = zip(plan.deal.rows[:, rank], plan.deal.weights[:, rank], strict=True)
         yield StepWork(
-            plan=plan, passes=tuple(read_pass(corpus, rows, weights, shape=shape, pin=pin) for rows, weights in passes)
+            plan=plan,
+            passes=tuple(
+                read_pass(corpus, rows, weights, shape=shape, pin=pin, sources=sources) for rows, weights in passes
+            ),
         )
 
 

@@ -13,11 +13,13 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from dataclasses import asdict
 
 import torch
 
 from packer.errors import UserError
 from trainer.bad_steps import BadSteps
+from trainer.by_source import SourceWindow
 from trainer.config import RunConfig, warmup_steps
 from trainer.evaluate import Evaluation
 from trainer.flops import flops_of, peak_flops
@@ -32,9 +34,10 @@ from trainer.ranks import start_ranks
 from trainer.record import find, read_record, record, refuse_other_run
 from trainer.run_folder import held
 from trainer.say import printer
-from trainer.setup import Ready, make_ready
+from trainer.setup import Ready, make_ready, trackers_of
 from trainer.source import check_source, config_digest, read_config
-from trainer.step import StepResult, accumulate, train_step
+from trainer.step import StepResult, train_step
+from trainer.trackers import Trackers, refuse_missing
 
 # Steps read ahead. Two: one is ready when the model asks, one is being read. A step of 128 rows of 8,192 slots takes 38 MB.
 _READ_AHEAD = 2
@@ -55,7 +58,10 @@ def run(config: RunConfig) -> int:
                 say("done", f"{prepared.folder} already holds all {saved.steps:,} steps of this run: nothing to do")
                 say("hint", "give another --out to train again")
                 return 0
-        return _Loop(make_ready(prepared, ranks, say, found, config_digest=digest)).train()
+        ranks.together(lambda: refuse_missing(prepared.config.tracker) if ranks.first else None)
+        ready = make_ready(prepared, ranks, say, found, config_digest=digest)
+        with ranks.together(lambda: trackers_of(ready)) as trackers:
+            return _Loop(ready, trackers).train()
 
 
 def _digest_of_config(prepared: Prepared) -> str:
@@ -73,8 +79,8 @@ def _resolve_dtype(config: RunConfig, device: torch.device) -> RunConfig:
 class _Loop:
     """One part of a run: from its start or a checkpoint to its end or a signal."""
 
-    def __init__(self, ready: Ready) -> None:
-        self.ready = ready
+    def __init__(self, ready: Ready, trackers: Trackers) -> None:
+        self.ready, self.trackers = ready, trackers
         self.config, self.ranks, self.say = ready.prepared.config, ready.ranks, ready.say
         self.steps = ready.prepared.order.steps
         self.warmup = warmup_steps(self.config.warmup, total=self.steps)
@@ -86,6 +92,7 @@ class _Loop:
         self.bad = BadSteps(torch.device("cpu") if self.config.cpu_offload else self.ranks.device)
         self.told = 0  # how many of them have been told of
         self.keeper = Keeper(ready, self.bad)
+        self.sources = None if ready.sources is None else SourceWindow(ready.sources, self.ranks.device)
 
     def train(self) -> int:
         """Makes the steps that are left; returns the exit status."""
@@ -95,7 +102,9 @@ class _Loop:
         )
         check = ShardCheck(corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
         pin = ranks.device.type == "cuda"
-        work = read_steps(plans, corpus, rank=ranks.rank, shape=ready.shape, pin=pin, check=check)
+        work = read_steps(
+            plans, corpus, rank=ranks.rank, shape=ready.shape, pin=pin, check=check, sources=ready.sources
+        )
         evaluation = self._evaluation()
         try:
             with Interrupts() as interrupts, Prefetch(work, depth=_READ_AHEAD) as ahead:
@@ -139,8 +148,6 @@ class _Loop:
         if wish:
             return wish
         assert work is not None  # agree has raised where there is none
-        if step == ready.start and (ranks.device.type == "cuda" or config.compile):
-            self._warm_up(work)
         # So that a model with dropout draws the same numbers in a run that was interrupted.
         torch.manual_seed(((config.seed * 1_000_003 + step) * 65_537 + ranks.rank) % 2**63)
         rate = learning_rate(step, peak=config.lr, warmup=self.warmup, steps=self.steps, schedule=config.schedule)
@@ -156,37 +163,33 @@ class _Loop:
                 clip=config.clip,
                 reduce=config.reduce,
                 device=ranks.device,
+                balance=config.router_aux_loss / work.plan.trained_rows,
             )
         self.within_step, self.done = False, step + 1
         self.bad.add(step, result.finite)
         self.window.add(work, waited_s=waited)
+        if self.sources is not None and result.source_sums is not None:
+            self.sources.add(work.passes, result.source_sums)
         if step == ready.start or (step + 1) % config.log_every == 0 or step + 1 == self.steps:
             self._log(work, result, rate)
         return 0
 
-    def _warm_up(self, work: StepWork) -> None:
-        """One pass whose gradient is thrown away: kernels are compiled and tuned before a step is timed and before memory is full."""
-        self.say("warm-up", "first pass: kernels are compiled and tuned, which may take minutes")
-        began = time.perf_counter()
-        ready, first, device = self.ready, work.passes[:1], self.ranks.device
-        self.within_step = True
-        with compiling() if self.config.compile else nullcontext():
-            accumulate(ready.model, ready.units, first, denominator=work.plan.denominator, reduce="pass", device=device)
-        self.within_step = False
-        ready.optimizer.zero_grad(set_to_none=True)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        self.ranks.barrier()
-        self.say("warm-up", f"done in {time.perf_counter() - began:.1f} s, not counted in the rates")
-        self.window.restart()
-
     def _log(self, work: StepWork, result: StepResult, rate: float) -> None:
-        order, done = self.ready.prepared.order, work.plan.step + 1
+        config, order, done = self.config, self.ready.prepared.order, work.plan.step + 1
         epoch = round(min(done * order.rows_per_step, order.positions) / order.rows, 6)
         skipped = self.ready.skipped + self.bad.count
         metrics = self.window.close(work, result, epoch=epoch, lr=rate, skipped=skipped, ranks=self.ranks)
+        if result.balance_sum is not None:
+            evenness = float(self.ranks.gather([result.balance_sum.item()]).sum()) / work.plan.trained_rows
+            objective = (
+                metrics.loss if metrics.objective is None else metrics.objective
+            ) + config.router_aux_loss * evenness
+            metrics = dataclasses.replace(metrics, router_aux_loss=evenness, objective=objective)
+        if self.sources is not None:
+            metrics = self.sources.close(self.ranks).added_to(metrics)
         self.last_loss = metrics.loss
         self._write(lambda file: file.add_step(metrics))
+        self.trackers.log({name: value for name, value in asdict(metrics).items() if name != "step"}, step=done)
         self.say("", step_line(metrics, steps=self.steps))
         self._refuse_non_finite()
 
@@ -208,8 +211,8 @@ class _Loop:
             return
         raise UserError(
             f"step {bad + 1}: the gradient is not finite; its update was not made ({skipped} skipped so far). Rows: {row_list(rows)}",
-            "look at the rows with `packer inspect`; lower --lr or lengthen --warmup, or leave rows out with --skip-rows, and go on from the "
-            "last checkpoint",
+            f"`trainer blame {self.ready.prepared.folder} --step {bad + 1}` names the examples, and the layer in which it begins; lower --lr or lengthen "
+            "--warmup, or leave rows out with --skip-rows, and go on from the last checkpoint",
         )
 
     def _between(self, done: int, evaluation: Evaluation | None, check: ShardCheck) -> None:
@@ -217,12 +220,16 @@ class _Loop:
         config, began, last = self.config, time.perf_counter(), done == self.steps
         if evaluation is not None and (last or (config.eval_every and done % config.eval_every == 0)):
             graphs = graphs_compiled()
-            loss = evaluation.loss(self.ready.model, self.ready.units)
+            loss, found = evaluation.losses(self.ready.model, self.ready.units)
             if not self.evaluated:
                 self.window.expect(graphs_compiled() - graphs)
             self.evaluated = True
             supervised = evaluation.supervised
-            self._write(lambda file: file.add_eval(step=done, eval_loss=loss, eval_supervised_tokens=supervised))
+            more = {} if found is None else {"eval_loss_by_source": found.loss}
+            self._write(
+                lambda file: file.add_eval(step=done, eval_loss=loss, eval_supervised_tokens=supervised, **more)
+            )
+            self.trackers.log({"eval_loss": loss, "eval_supervised_tokens": supervised, **more}, step=done)
             self.say(
                 "", f"step {done}/{self.steps}  eval loss {loss:.4f} over {evaluation.supervised:,} supervised tokens"
             )

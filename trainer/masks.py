@@ -84,9 +84,12 @@ def learn_windows(model: PreTrainedModel, segments: Segments) -> dict[str, int]:
             )
     finally:
         model.set_attn_implementation(ours)
+        # What is registered stays so for the life of the process, and would keep the model's layers with it.
+        heard = dict(asked)
+        asked.clear()
     names = {module: path for path, module in model.named_modules()}
     learnt: dict[str, int] = {}
-    for module, (number, window) in asked.items():
+    for module, (number, window) in heard.items():
         where = f"{names.get(module, 'a layer')} ({type(module).__name__})"
         if number is None:
             raise UserError(f"{where} makes its mask by itself, so what it may see is not known", _HINT)

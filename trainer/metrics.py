@@ -11,6 +11,7 @@ import math
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType
@@ -26,15 +27,19 @@ from trainer.ranks import Ranks
 from trainer.step import StepResult
 
 NAME = "metrics.jsonl"
+Number = int | float
+Numbers = Mapping[str, float] | Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepMetrics:
     """Of one step: step (updates done), epoch (share of the rows passed), loss (sum ÷ supervised tokens, all ranks), lr, grad_norm, slots,
     useful_tokens, supervised_tokens. Of the window: the rates, step_s and data_wait_s (seconds a step, of the rank that waited longest).
-    objective: what is optimised where that is not `loss`, of the step. mfu: of useful tokens, mfu_padded: of all slots, pad tails and filling attending too (`trainer.flops` has the formula); None where the device's peak or the model's count is not known.
+    objective: what is optimised where that is not `loss`, of the step. mfu: of useful tokens, mfu_padded: of all slots, pad
+    tails and filling attending too (`trainer.flops` has the formula); None where the device's peak or the model's count is not known.
     recompiles: graphs compiled after the first step, where there should be none. skipped: updates left out since the run began because their
-    gradient was not finite. peak_memory_bytes: of the rank with most; on CPU the process's largest resident size.
+    gradient was not finite. The three by source are sums over the window, where the corpus has several. router_aux_loss: of
+    the step, before its coefficient, where it is asked for. peak_memory_bytes: of the rank with most; on CPU the process's largest resident size.
     """
 
     step: int
@@ -56,6 +61,10 @@ class StepMetrics:
     objective: float | None = None
     mfu: float | None = None
     mfu_padded: float | None = None
+    loss_by_source: Mapping[str, float] | None = None
+    useful_tokens_by_source: Mapping[str, int] | None = None
+    supervised_tokens_by_source: Mapping[str, int] | None = None
+    router_aux_loss: float | None = None
 
 
 class Window:
@@ -196,12 +205,15 @@ class MetricsFile:
     def add_step(self, metrics: StepMetrics) -> None:
         self._add({name: value for name, value in asdict(metrics).items() if value is not None})
 
-    def add_eval(self, *, step: int, eval_loss: float, eval_supervised_tokens: int) -> None:
-        self._add({"step": step, "eval_loss": eval_loss, "eval_supervised_tokens": eval_supervised_tokens})
+    def add_eval(self, *, step: int, eval_loss: float, eval_supervised_tokens: int, **by_source: Numbers) -> None:
+        self._add({"step": step, "eval_loss": eval_loss, "eval_supervised_tokens": eval_supervised_tokens, **by_source})
 
-    def _add(self, document: dict[str, int | float]) -> None:
+    def _add(self, document: Mapping[str, Number | Numbers]) -> None:
         # JSON has no word for what is not a number; readers stop at Python's.
-        finite = {name: value if math.isfinite(value) else None for name, value in document.items()}
+        finite = {
+            name: {each: _finite(one) for each, one in value.items()} if isinstance(value, Mapping) else _finite(value)
+            for name, value in document.items()
+        }
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(finite, allow_nan=False) + "\n")
@@ -212,8 +224,19 @@ class MetricsFile:
             ) from None
 
 
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """The lines of a run's folder in order, those that are readable; null is what was not finite. None where there is no file."""
+    path = folder / NAME
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return [document for line in text.split("\n") if (document := _read_line(line)) is not None]
+
+
+def _finite(value: Number) -> Number | None:
+    return value if math.isfinite(value) else None
+
+
 def _read_line(line: str) -> dict[str, float] | None:
-    """A line as it was written: an object of numbers (null: not finite) with a step; None for anything else."""
+    """A line as it was written: an object of numbers (null: not finite), or objects of such, with a step; None for anything else."""
     try:
         document = json.loads(line)
     except (json.JSONDecodeError, RecursionError):
@@ -221,7 +244,11 @@ def _read_line(line: str) -> dict[str, float] | None:
     ours = (
         isinstance(document, dict)
         and type(document.get("step")) is int
-        and all(type(value) in (int, float, NoneType) for value in document.values())
+        and all(
+            type(number) in (int, float, NoneType)
+            for value in document.values()
+            for number in (value.values() if isinstance(value, dict) else [value])
+        )
     )
     return document if ours else None
 

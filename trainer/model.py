@@ -3,7 +3,7 @@
 `plan_model` reads the config, builds the model without memory, sees whether every layer of it can keep segments apart, which kernels it needs and where
 its weights come from. It is then sharded, `fill` gives it memory and weights, and `try_out` runs it once; `load_model` is all of that for a model that is not
 sharded. `PackedModel` runs the library's backbone on the flattened row and our loss on the output
-embedding, so logits of unsupervised tokens are never made and a mixture of experts adds no router loss.
+embedding, so logits of unsupervised tokens are never made and a mixture of experts adds no router loss unless it is asked for.
 
     model = load_model("Qwen/Qwen3-0.6B", init="pretrained", seed=0, dtype=torch.bfloat16, kernels="auto", device="cuda", vocab_at_least=151669)
     loss = model(batch.input_ids, batch.position_ids, batch.segments, batch.positions, batch.targets, batch.count) / supervised_tokens
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from packer.errors import UserError
 from trainer.isolate import bind, register_attention
@@ -26,6 +27,7 @@ from trainer.kernels.loss import cross_entropy_sum
 from trainer.library import build_empty, for_training, one_line, read_config
 from trainer.masks import learn_windows
 from trainer.refuse import decoder_blocks, mixers
+from trainer.routers import balance_sum, experts_per_token
 from trainer.segmented import SegmentedLayer
 from trainer.segments import LostSegmentsError, Segments
 from trainer.source import check_source, weight_files
@@ -79,31 +81,50 @@ class PackedModel(nn.Module):
         targets: Tensor,
         count: int,
         target_weights: Tensor | None = None,
+        each: Tensor | None = None,
+        slot_weights: Tensor | None = None,
     ) -> Tensor:
         """Σ cross-entropy of predicting targets[i] from the token at positions[i], i < count: a scalar, float32 (float64 in a float64 model).
 
         input_ids, position_ids int64 [1, T]; positions, targets int64 [K] of one length for the whole run. target_weights float64 [K]: gives [2],
-        the sum in which target i counts target_weights[i] times, and the plain sum, which has no gradient.
+        the sum in which target i counts target_weights[i] times, and the plain sum, which has no gradient. each [K]: is filled with the cross-entropy of each target by itself. slot_weights
+        float64 [M, C]: gives [3], the third the rows' router losses (`trainer.routers`), summed.
         """
-        hidden = self._scaled(self.hidden(input_ids, position_ids, segments))
-        return cross_entropy_sum(
-            hidden[0], self.head, positions, targets, count, softcap=self.softcap, target_weights=target_weights
+        asked = {} if slot_weights is None else {"output_router_logits": True}
+        out = self._backbone(input_ids, position_ids, segments, **asked)
+        loss = cross_entropy_sum(
+            self._scaled(_hidden(out))[0],
+            self.head,
+            positions,
+            targets,
+            count,
+            softcap=self.softcap,
+            target_weights=target_weights,
+            each=each,
         )
+        if slot_weights is None:
+            return loss
+        balance = balance_sum(out.router_logits or (), slot_weights, per_token=experts_per_token(self.model))
+        return torch.cat([loss.expand(2) if loss.dim() == 0 else loss, balance[None]])
 
     def hidden(
         self, input_ids: Tensor | None, position_ids: Tensor, segments: Segments, *, inputs_embeds: Tensor | None = None
     ) -> Tensor:
         """The last layer's output after the final norm, [1, T, H]. Checks may give inputs_embeds [1, T, H] in place of input_ids."""
-        out = self.model.base_model(
+        return _hidden(self._backbone(input_ids, position_ids, segments, inputs_embeds=inputs_embeds))
+
+    def _backbone(
+        self, input_ids: Tensor | None, position_ids: Tensor, segments: Segments, **more: Tensor | bool | None
+    ) -> MoeModelOutputWithPast:
+        out: MoeModelOutputWithPast = self.model.base_model(
             input_ids=input_ids,
-            inputs_embeds=inputs_embeds,
             attention_mask=None,
             position_ids=position_ids,
             use_cache=False,
             segments=segments,
+            **more,
         )
-        hidden: Tensor = out.last_hidden_state
-        return hidden
+        return out
 
     def gathered(self, work: Callable[[], _Result]) -> _Result:
         """What `work` returns, called where `forward` would be: in a sharded model, with the weights of its root whole."""
@@ -121,6 +142,11 @@ class PackedModel(nn.Module):
     def _project(self, hidden: Tensor) -> Tensor:
         logits = self._scaled(hidden) @ self.head.t()
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+
+
+def _hidden(out: MoeModelOutputWithPast) -> Tensor:
+    assert out.last_hidden_state is not None  # optional only in the library's types
+    return out.last_hidden_state
 
 
 def plan_model(

@@ -41,9 +41,11 @@ def learning_rate(step: int, *, peak: float, warmup: int, steps: int, schedule: 
             return peak * min(1.0, (steps - step) / max(steps * WSD_DECAY, 1))
 
 
-def decayed(name: str, parameter: Tensor) -> bool:
-    """Whether weight decay applies: to matrices. Not to biases, norms and gates (fewer than 2 dimensions), nor to the short convolutions."""
-    return parameter.dim() >= 2 and "conv1d" not in name
+def decayed(parameter: Tensor) -> bool:
+    """Whether weight decay applies: to matrices. Not to biases, norms and gates (fewer than 2 dimensions), nor to the short convolutions, whose
+    weights are [channels, 1, taps] whatever a model calls them."""
+    depthwise = parameter.dim() == 3 and parameter.shape[1] == 1
+    return parameter.dim() >= 2 and not depthwise
 
 
 def make_optimizer(
@@ -56,7 +58,7 @@ def make_optimizer(
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     groups = [
         {
-            "params": [parameter for name, parameter in trained if decayed(name, parameter) is decay],
+            "params": [parameter for name, parameter in trained if decayed(parameter) is decay],
             "weight_decay": rate,
         }
         for decay, rate in ((True, weight_decay), (False, 0.0))

@@ -1,6 +1,7 @@
 """A run's folder: made, held by one run at a time, and its config.toml. Knows nothing of torch.
 
 with held(Path("runs/first")): ...
+read_options(Path("runs/first")).steps
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import errno
 import fcntl
 import os
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,8 @@ from packer.console import to_toml
 from packer.errors import UserError
 from packer.files import write_text
 from trainer.config import RunConfig
+
+OPTIONS = "config.toml"
 
 
 def check_folder(folder: Path) -> None:
@@ -64,6 +68,21 @@ def write_options(folder: Path, config: RunConfig) -> None:
     """config.toml, without --resume: that says how this run came about, not what it is."""
     options = {name: value for name, value in config.options().items() if name != "resume"}
     try:
-        write_text(folder / "config.toml", to_toml(options))
+        write_text(folder / OPTIONS, to_toml(options))
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror})", "give another --out") from None
+
+
+def read_options(folder: Path) -> RunConfig:
+    """The options that the last part of a run was made with; raises UserError where the folder is not a run's."""
+    path = folder / OPTIONS
+    try:
+        document: dict[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
+        return RunConfig(**values)  # type: ignore[arg-type]  # it checks them
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror})", "give a run's folder, the --out of `trainer run`"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as error:
+        raise UserError(f"{path}: not a run's options ({error})", "restore the file") from None

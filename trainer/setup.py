@@ -18,6 +18,7 @@ from packer.errors import UserError
 from packer.manifest import Manifest
 from trainer import checkpoint
 from trainer.batch import Shape
+from trainer.by_source import Sources
 from trainer.check.at_start import check_at_start
 from trainer.companions import keep_companions
 from trainer.config import RunConfig
@@ -37,10 +38,13 @@ from trainer.parallel import (
 from trainer.prepare import Counts, Prepared, check_targets, describe, fits_model
 from trainer.ranks import Ranks
 from trainer.record import Record, changed_options, read_record, record
+from trainer.routers import experts_per_token
 from trainer.run_folder import write_options
 from trainer.same_tokenizer import check_tokenizer
 from trainer.say import Say
 from trainer.source import weight_files
+from trainer.trackers import Opening, Trackers, identity_of
+from trainer.warm_up import first_pass, warm_up
 from trainer.weights import Weights, fill, move_buffers
 
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.AlphaDropout)
@@ -48,7 +52,8 @@ _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ready:
-    """start: steps already made, of which `skipped` without an update. config_digest: of the model's. metrics: on rank 0 alone."""
+    """start: steps already made, of which `skipped` without an update. config_digest: of the model's. metrics: on rank 0 alone. sources: None where the
+    corpus has one."""
 
     prepared: Prepared
     ranks: Ranks
@@ -58,6 +63,7 @@ class Ready:
     units: Sequence[FSDPModule]
     optimizer: torch.optim.AdamW
     shape: Shape
+    sources: Sources | None
     metrics: MetricsFile | None
     start: int
     skipped: int
@@ -69,11 +75,14 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     config = prepared.config
     counts = ranks.together(lambda: Counts.of(prepared.corpus))
     ranks.together(lambda: check_targets(prepared, counts))
+    sources = ranks.together(lambda: Sources.of(prepared.corpus))
     compared = ranks.together(lambda: check_tokenizer(prepared, fetch=True))
     if config.init == "pretrained":  # one rank of a machine fetches, the others find it there
         ranks.together(lambda: weight_files(prepared.model) if ranks.local_rank == 0 else [])
-    model, weights = ranks.together(lambda: _plan_model(prepared, ranks))
-    units = _shard(model, config, ranks)
+    model, weights = ranks.together(lambda: plan_as_run(prepared, ranks))
+    if config.router_aux_loss:
+        ranks.together(lambda: experts_per_token(model.model))
+    units = shard_as_run(model, config, ranks)
     offloaded = config.cpu_offload and ranks.device.type != "cpu"
     ranks.together(lambda: fill(model, model.model, weights, torch.device("cpu") if offloaded else ranks.device))
     if offloaded:
@@ -88,6 +97,19 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     check_at_start(
         prepared, model, units, dtype=DTYPES[config.dtype], config_digest=config_digest, ranks=ranks, say=say
     )
+    shape = Shape(
+        rows=config.micro_rows,
+        capacity=prepared.corpus.capacity,
+        max_segments=prepared.max_segments,
+        max_segment_len=prepared.max_segment_len,
+        weighted=config.loss_weighting == "example",
+        sources=0 if sources is None else len(sources.names),
+        balanced=config.router_aux_loss > 0,
+    )
+    if ranks.device.type == "cuda" or config.compile:
+        first = 0 if found is None else ranks.together(lambda: read_record(found)).step
+        batch = first_pass(prepared, counts, step=first, shape=shape, sources=sources, ranks=ranks)
+        warm_up(model, units, batch, ranks, say, compiled=config.compile)
     optimizer = make_optimizer(model, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
     saved = None if found is None else _go_back(prepared, model, optimizer, found, config_digest, ranks, say)
     start = 0 if saved is None else saved.step
@@ -105,13 +127,8 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
         model=model,
         units=units,
         optimizer=optimizer,
-        shape=Shape(
-            rows=config.micro_rows,
-            capacity=prepared.corpus.capacity,
-            max_segments=prepared.max_segments,
-            max_segment_len=prepared.max_segment_len,
-            weighted=config.loss_weighting == "example",
-        ),
+        shape=shape,
+        sources=sources,
         metrics=metrics,
         start=start,
         skipped=0 if saved is None else saved.skipped,
@@ -119,7 +136,7 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     )
 
 
-def _shard(model: PackedModel, config: RunConfig, ranks: Ranks) -> list[FSDPModule]:
+def shard_as_run(model: PackedModel, config: RunConfig, ranks: Ranks) -> list[FSDPModule]:
     """Each wraps what the one before made: compilation, recomputation, sharding."""
     dtype, blocks = DTYPES[config.dtype], model.blocks
     if dtype == torch.float64:
@@ -137,7 +154,8 @@ def _manifests(prepared: Prepared) -> list[Manifest]:
     return [corpus.manifest for corpus in both if corpus is not None]
 
 
-def _plan_model(prepared: Prepared, ranks: Ranks) -> tuple[PackedModel, Weights]:
+def plan_as_run(prepared: Prepared, ranks: Ranks) -> tuple[PackedModel, Weights]:
+    """The model of a run without memory, and where its weights come from; raises UserError where it does not fit the rows."""
     config, manifests = prepared.config, _manifests(prepared)
     model, weights = plan_model(
         prepared.model,
@@ -225,3 +243,17 @@ def _open_metrics(prepared: Prepared, start: int) -> MetricsFile:
         return MetricsFile(prepared.folder, after=start)
     except OSError as error:
         raise UserError(f"{prepared.folder}: cannot be written ({error.strerror})", "give another --out") from None
+
+
+def trackers_of(ready: Ready) -> Trackers:
+    """Those of the options on the rank that speaks, none elsewhere."""
+    config, folder = ready.prepared.config, ready.prepared.folder
+    names = config.tracker if ready.ranks.first else ()
+    opening = Opening(
+        folder=folder,
+        start=ready.start,
+        identity=identity_of(folder, start=ready.start) if names else "",
+        project=config.tracker_project,
+        options=config.options(),
+    )
+    return Trackers(names, opening, ready.say)

@@ -5,6 +5,8 @@ The gradient of a step is that of one number, whatever the ranks and passes that
     token      Σ cross-entropy over all targets of the step ÷ their number: a long answer weighs more than a short one
     example    Σ over examples of (Σ cross-entropy over the example's targets ÷ their number) ÷ number of examples with a target
 
+A router loss that was asked for (`trainer.routers`) is added: its coefficient · the mean over the step's rows of each one's.
+
 Each pass adds its own sum ÷ the step's denominator (known on the host beforehand), and ranks are summed. Nothing waits for the device.
 """
 
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from trainer.batch import Batch
+from trainer.by_source import sums_by_source
 from trainer.config import Reduce
 from trainer.optim import gradient_norm, update
 from trainer.parallel import reduce_gradients
@@ -26,18 +29,28 @@ from trainer.parallel import reduce_gradients
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
     """On the device: loss_sum (float64 [], this rank's cross-entropy summed over its targets), objective_sum (float64 [], the same with each target's
-    weight), grad_norm (fp32 [], all ranks), finite (bool [])."""
+    weight), grad_norm (fp32 [], all ranks), finite (bool []). source_sums: float64 [G], loss_sum by source; G is 0 where the corpus has one.
+    balance_sum: float64 [], this rank's rows' router losses, summed; None where the router loss is off."""
 
     loss_sum: Tensor
     objective_sum: Tensor
     grad_norm: Tensor
     finite: Tensor
+    source_sums: Tensor | None = None
+    balance_sum: Tensor | None = None
 
 
-def loss_of(model: nn.Module, batch: Batch) -> Tensor:
-    """The sum of cross-entropy over a pass's targets, fp32 []; where targets have weights [2]: the weighted sum and the plain one."""
+def loss_of(model: nn.Module, batch: Batch, each: Tensor | None = None) -> Tensor:
+    """The sum of cross-entropy over a pass's targets, fp32 []; where targets have weights [2]: the weighted sum and the plain one; where slots have
+    weights [3]: these two (equal without the others) and the rows' router losses, summed.
+
+    each: float64 [T], to be filled with that of every target by itself.
+    """
     inputs = (batch.input_ids, batch.position_ids, batch.segments, batch.positions, batch.targets, batch.count)
-    loss: Tensor = model(*inputs) if batch.target_weights is None else model(*inputs, batch.target_weights)
+    more: tuple[Tensor | None, ...] = () if batch.target_weights is None else (batch.target_weights,)
+    if each is not None or batch.slot_weights is not None:
+        more = (batch.target_weights, each, batch.slot_weights)
+    loss: Tensor = model(*inputs, *more)
     return loss
 
 
@@ -49,18 +62,28 @@ def accumulate(
     denominator: int,
     reduce: Reduce,
     device: torch.device,
+    balance: float = 0.0,
 ) -> Tensor:
-    """Adds the step's gradient to `.grad`, summed over ranks; returns this rank's weighted and plain loss sums, float64 [2] (equal without weights).
+    """Adds the step's gradient to `.grad`, summed over ranks; returns this rank's weighted and plain loss sums (equal without weights), and the plain one's
+    part of each of the G sources that are told apart, and, where slots have weights, the sum of its rows' router losses: float64 [2 + G + 1].
 
-    denominator: targets of the step, or its examples, over all ranks. reduce: "pass" sums after each pass into fp32 shards; "step" sums once, at the last pass,
+    denominator: targets of the step, or its examples, over all ranks. balance: what a row's router loss counts. reduce: "pass" sums after each pass into fp32 shards; "step" sums once, at the last pass,
     and until then holds the whole gradient on every rank (27B parameters: 108 GB).
     """
-    total = torch.zeros(2, dtype=torch.float64, device=device)
+    shape = passes[0].shape
+    total = torch.zeros(2 + shape.sources + shape.balanced, dtype=torch.float64, device=device)
+    each = torch.zeros(shape.slots, dtype=torch.float64, device=device) if shape.sources else None
     for place, batch in enumerate(passes):
         reduce_gradients(units, reduce == "pass" or place == len(passes) - 1)
-        loss = loss_of(model, batch.to(device))
-        torch.autograd.backward((loss if loss.dim() == 0 else loss[0]) / denominator)
-        total += loss.detach()
+        here = batch.to(device)
+        loss = loss_of(model, here) if each is None else loss_of(model, here, each)
+        objective = (loss if loss.dim() == 0 else loss[0]) / denominator
+        torch.autograd.backward(objective + balance * loss[2] if shape.balanced else objective)
+        total[:2] += loss.detach()[:2] if loss.dim() else loss.detach()
+        if each is not None:
+            total[2 : 2 + shape.sources] += sums_by_source(each, here)
+        if shape.balanced:
+            total[-1] += loss.detach()[2]
     return total
 
 
@@ -75,9 +98,18 @@ def train_step(
     clip: float,
     reduce: Reduce,
     device: torch.device,
+    balance: float = 0.0,
 ) -> StepResult:
     """One optimiser step over this rank's passes."""
-    sums = accumulate(model, units, passes, denominator=denominator, reduce=reduce, device=device)
+    shape = passes[0].shape
+    sums = accumulate(model, units, passes, denominator=denominator, reduce=reduce, device=device, balance=balance)
     norm = gradient_norm(model)
     finite = update(optimizer, norm, lr=lr, clip=clip)
-    return StepResult(loss_sum=sums[1], objective_sum=sums[0], grad_norm=norm, finite=finite)
+    return StepResult(
+        loss_sum=sums[1],
+        objective_sum=sums[0],
+        grad_norm=norm,
+        finite=finite,
+        source_sums=sums[2 : 2 + shape.sources],
+        balance_sum=sums[-1] if shape.balanced else None,
+    )

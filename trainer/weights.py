@@ -49,7 +49,7 @@ class Random:
     unused: tuple[str, ...] = ()
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        initialise(self.draft, self.blocks, seed=self.seed, keep=lambda name, value: _keep(targets[name], value))
+        initialise(self.draft, self.blocks, seed=self.seed, keep=lambda name, value: keep(targets[name], value))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class Pretrained:
         return self.plan.unused
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        initialise(self.draft, self.blocks, seed=None, keep=lambda name, value: _keep(targets[name], value))
+        initialise(self.draft, self.blocks, seed=None, keep=lambda name, value: keep(targets[name], value))
         first = first_names(self.draft)
         written: dict[str, str] = {}
         for recipe in self.plan.recipes:
@@ -82,7 +82,7 @@ class Pretrained:
                 made = recipe.make(self.draft, [read_whole(self.stored[source]) for source in recipe.names])
                 for each, value in made.items():
                     _finite(value, self.source, each)
-                    _keep(targets[first.get(each, each)], value)
+                    keep(targets[first.get(each, each)], value)
             written[name] = recipe.name
 
     def _read(self, source: str, target: Tensor) -> None:
@@ -218,7 +218,7 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _keep(target: Tensor, value: Tensor) -> None:
+def keep(target: Tensor, value: Tensor) -> None:
     """This rank's rows of a whole value."""
     if not value.dim():
         _local(target).copy_(value)

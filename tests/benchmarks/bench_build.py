@@ -6,13 +6,12 @@ python -m tests.benchmarks.bench_build --rows ROWS.jsonl --tokenizer FOLDER
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from pathlib import Path
 
 from tests.benchmarks.chats import write
-from tests.benchmarks.harness import interleave, python, spread
+from tests.benchmarks.harness import Measured, add_outputs, interleave, leave, python, spread, table, there
 
 
 def main() -> None:
@@ -24,7 +23,7 @@ def main() -> None:
         "--trl-count", type=int, default=3_200, help="conversations for TRL, and for all as whole processes"
     )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", type=Path)
+    add_outputs(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -38,40 +37,40 @@ def main() -> None:
             "packer, fast encoder": packer("large.jsonl", "auto", 2),
             "packer, tokenizers": packer("large.jsonl", "tokenizers", 2),
             "packer, fast encoder, small": packer("small.jsonl", "auto", 0),
-            "TRL, small": python("contend_trl", place / "small.jsonl", arguments.tokenizer, 2, arguments.trl_count),
         }
+        if there("TRL", "trl"):
+            contenders["TRL, small"] = python(
+                "contend_trl", place / "small.jsonl", arguments.tokenizer, 2, arguments.trl_count
+            )
         results = interleave(contenders, repeats=arguments.repeats)
-    print(
-        f"{'':30} {'tokens':>12} {'tokens/s, steady':>34} {'start, s':>10} {'whole process, s':>22} {'peak memory, MB':>22}"
-    )
-    for name, found in results.items():
-        tokens = int(found.own[0]["tokens"])
-        start = statistics.median(own["start"] for own in found.own)
-        memory = spread([bytes_ / 1e6 for bytes_ in found.memory])
-        print(
-            f"{name:30} {tokens:>12,} {spread(found.rates()):>34} {start:>10.1f} {spread(found.wall, '{:.1f}'):>22} {memory:>22}"
-        )
+    rows = [
+        [
+            name,
+            f"{int(found.own[0]['tokens']):,}",
+            spread([rate / 1e3 for rate in found.rates()]),
+            f"{statistics.median(own['start'] for own in found.own):.1f}",
+            spread(found.wall, "{:.1f}"),
+            spread([bytes_ / 1e6 for bytes_ in found.memory]),
+        ]
+        for name, found in results.items()
+    ]
+    heading = ["", "tokens timed", "thousand tokens/s, steady", "start, s", "whole process, s", "peak memory, MB"]
+    figures = ratios(results) if "TRL, small" in results else {}
+    runs = {name: [found.wall, found.memory, found.own] for name, found in results.items()}
+    compared = table(["packer ÷ TRL", "ratio"], [[name, f"{value:.2f}"] for name, value in figures.items()])
+    leave(arguments, {"ratios": figures, "runs": runs}, table(heading, rows), compared)
+
+
+def ratios(results: dict[str, Measured]) -> dict[str, float]:
+    """packer ÷ TRL: of speed, and of memory."""
     trl, small = results["TRL, small"], results["packer, fast encoder, small"]
     rate = statistics.median(trl.rates())
-    figures = {
+    return {
         "steady, fast encoder": statistics.median(results["packer, fast encoder"].rates()) / rate,
         "steady, tokenizers": statistics.median(results["packer, tokenizers"].rates()) / rate,
         "whole process, same chats": statistics.median(trl.wall) / statistics.median(small.wall),
-        "peak memory, packer ÷ TRL": statistics.median(results["packer, fast encoder"].memory)
-        / statistics.median(trl.memory),
+        "peak memory": statistics.median(results["packer, fast encoder"].memory) / statistics.median(trl.memory),
     }
-    for name, value in figures.items():
-        print(f"{name:30} {value:.2f}")
-    if arguments.json:
-        arguments.json.write_text(
-            json.dumps(
-                {
-                    "ratios": figures,
-                    "runs": {name: [found.wall, found.memory, found.own] for name, found in results.items()},
-                },
-                indent=1,
-            )
-        )
 
 
 if __name__ == "__main__":

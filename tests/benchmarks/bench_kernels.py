@@ -9,15 +9,14 @@ python -m tests.benchmarks.bench_kernels --tokens 2048 8192 --segments 4 65
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.benchmarks.harness import add_outputs, leave, table
 from trainer.kernels import attention, conv, delta, scan
 from trainer.segments import Segments
 
@@ -111,11 +110,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[2048, 8192])
     parser.add_argument("--segments", type=int, nargs="+", default=[4, 65])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path)
+    add_outputs(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
     rows = []
-    print(f"{'':34} {'tokens':>7} {'segments':>9} {'ours, s':>9} {'theirs, s':>10} {'ratio':>7}")
+    lines = []
     for name, pair in PAIRS.items():
         for tokens in arguments.tokens:
             for number in arguments.segments:
@@ -124,10 +123,13 @@ def main() -> None:
                     seconds(call, inputs)  # memory of both is touched once before either is timed
                 taken = [(seconds(ours, inputs), seconds(theirs, inputs)) for _ in range(arguments.repeats)]
                 mine, other = min(own for own, _ in taken), min(own for _, own in taken)
-                print(f"{name:34} {tokens:>7,} {number:>9} {mine:>9.3f} {other:>10.3f} {mine / other:>7.2f}")
+                lines.append([name, f"{tokens:,}", str(number), f"{mine:.3f}", f"{other:.3f}", f"{mine / other:.2f}"])
                 rows.append({"name": name, "tokens": tokens, "segments": number, "ratio": mine / other})
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"ratios": rows}, indent=1))
+    leave(
+        arguments,
+        {"ratios": rows},
+        table(["forward and backward", "tokens", "segments", "ours, s", "theirs, s", "ratio"], lines),
+    )
 
 
 if __name__ == "__main__":

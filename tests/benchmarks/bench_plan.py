@@ -1,6 +1,6 @@
 """Plans beside those of the peers, on lengths alone: time, rows above the lower bound, segments, memory; interleaved.
 
-python -m tests.benchmarks.bench_plan --lengths LENGTHS.py
+python -m tests.benchmarks.bench_plan [--lengths LENGTHS.py]
 
 LENGTHS.py has the corpora: ultrachat, short, heavy, uniform (n, capacity=…) and just_over(n, parts, capacity=…), each giving an int array. Ends with
 status 1 where a peer needs fewer rows than "optimal, no cap".
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import json
 import statistics
 import sys
 import tempfile
@@ -22,8 +21,9 @@ from types import ModuleType
 import numpy as np
 
 from packer.plan import lower_bound
+from tests.benchmarks import modelled
 from tests.benchmarks.contend_plan import WAYS
-from tests.benchmarks.harness import Measured, interleave, python, spread
+from tests.benchmarks.harness import Measured, add_outputs, interleave, leave, python, spread, table, there
 
 PEERS = {"lightbinpack": "lightbinpack", "seqpacker": "seqpacker", "TRL": "trl"}
 # TRL takes a minute for a million.
@@ -32,19 +32,24 @@ SLOW = {"TRL": 250_000, "lightbinpack": 2_000_000, "seqpacker": 2_000_000, "ffd"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=Path, required=True)
+    parser.add_argument("--lengths", type=Path, help="default: tests/benchmarks/modelled.py")
     parser.add_argument("--capacity", type=int, action="append", help="repeatable; default 2048, 8192 and 32768")
     parser.add_argument("--corpus", action="append", help="repeatable; default: all")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="a share of each corpus, for a quick look")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="a share of each corpus: 0.05 for a quick look, 10 for 1e8"
+    )
+    add_outputs(parser)
     arguments = parser.parse_args()
-    ways = [name for name in WAYS if name not in PEERS or there(name)]
+    ways = [name for name in WAYS if name not in PEERS or there(name, PEERS[name])]
     document: dict[str, dict[str, object]] = {}
+    lines: list[list[str]] = []
     lost = []
     with tempfile.TemporaryDirectory() as folder:
         for capacity in arguments.capacity or [2048, 8192, 32768]:
-            for name, make in corpora(module(arguments.lengths), arguments.scale).items():
+            for name, make in corpora(
+                module(arguments.lengths) if arguments.lengths else modelled, arguments.scale
+            ).items():
                 # Ten million are for time and memory, at one capacity.
                 if (arguments.corpus and name not in arguments.corpus) or (name.endswith("10M") and capacity != 8192):
                     continue
@@ -55,25 +60,28 @@ def main() -> None:
                 results = interleave(
                     {way: python("contend_plan", way, path, capacity) for way in chosen}, repeats=arguments.repeats
                 )
-                document[f"{name}, {capacity}"] = report(name, capacity, lengths, results)
+                print(f"{name}: {len(lengths):,} lengths, rows of {capacity:,}", file=sys.stderr, flush=True)
+                document[f"{name}, {capacity}"], more = report(name, capacity, lengths, results)
+                lines += more
                 mine = int(results["optimal, no cap"].own[0]["rows"])
                 lost += [
                     f"{name}, {capacity}: {way} {int(results[way].own[0]['rows']):,} rows, optimal {mine:,}"
                     for way in chosen
                     if way in PEERS and results[way].own[0]["rows"] < mine
                 ]
-    if arguments.json:
-        arguments.json.write_text(json.dumps(document, indent=1))
-    print("\n".join(lost) or "no peer needs fewer rows on any corpus")
+    heading = [
+        "lengths, capacity",
+        "way",
+        "seconds",
+        "× sort",
+        "rows above",
+        "density",
+        "most examples",
+        "MB above input",
+    ]
+    said = "\n".join(lost) or "no peer needs fewer rows on any corpus"
+    leave(arguments, document, table(heading, lines), said + "\n")
     sys.exit(bool(lost))
-
-
-def there(way: str) -> bool:
-    """Whether a peer is installed; says so where it is not."""
-    found = importlib.util.find_spec(PEERS[way]) is not None
-    if not found:
-        print(f"{way}: left out, it is not installed", flush=True)
-    return found
 
 
 def module(path: Path) -> ModuleType:
@@ -102,20 +110,21 @@ def corpora(made: ModuleType, scale: float) -> dict[str, Callable[[int], np.ndar
     }
 
 
-def report(name: str, capacity: int, lengths: np.ndarray, results: dict[str, Measured]) -> dict[str, object]:
+def report(
+    name: str, capacity: int, lengths: np.ndarray, results: dict[str, Measured]
+) -> tuple[dict[str, object], list[list[str]]]:
     bound, tokens = lower_bound(lengths, capacity), int(lengths.sum())
     sort = statistics.median(own["seconds"] for own in results["yardstick"].own)
-    print(f"\n{name}: {len(lengths):,} lengths, rows of {capacity:,}, at least {bound:,} rows")
-    print(f"{'':22} {'seconds':>26} {'× sort':>8} {'above':>7} {'density':>10} {'examples':>9} {'MB above input':>15}")
+    lines = []
     for way, found in results.items():
         own = found.own[0]
         seconds = [figures["seconds"] for figures in found.own]
         peak = max(figures["peak"] for figures in found.own) / 1e6
         rows = own.get("rows")
-        filled = f"{rows - bound:>7,} {tokens / (rows * capacity):>10.4%} {own['fullest']:>9}" if rows else " " * 28
-        times = statistics.median(seconds) / sort
-        print(f"{way:22} {spread(seconds, '{:.3f}'):>26} {times:>8.1f} {filled} {peak:>15,.0f}", flush=True)
-    return {"bound": bound, "ways": {way: found.own for way, found in results.items()}}
+        filled = [f"{rows - bound:,}", f"{tokens / (rows * capacity):.4%}", str(own["fullest"])] if rows else [""] * 3
+        times = f"{statistics.median(seconds) / sort:.1f}"
+        lines.append([f"{name}, {capacity:,}", way, spread(seconds, "{:.3f}"), times, *filled, f"{peak:,.0f}"])
+    return {"bound": bound, "ways": {way: found.own for way, found in results.items()}}, lines
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ reason.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import subprocess
@@ -19,13 +18,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks import packed_rows
-from tests.benchmarks.harness import Measured, interleave, python, spread
+from tests.benchmarks.harness import Measured, add_outputs, interleave, leave, python, spread, table
 
 # Contender → the format that it reads, and whom its ratio is to.
 CONTENDERS = {
     "packer": "packer",
     "litdata": "litdata",
     "streaming": "streaming",
+    "streaming, iterated": "streaming",
     "streaming, local": "streaming",
     "datasets": "datasets",
     "packer, ids": "packer",
@@ -52,12 +52,9 @@ def ready(folder: Path, packed: Path, chosen: Sequence[str]) -> tuple[dict[str, 
     return able, left_out
 
 
-def table(results: dict[str, Measured], left_out: dict[str, str]) -> str:
-    """Markdown: Mtok/s, how many times as fast packer is with the same work, start-up, first pass, memory."""
-    lines = [
-        "| | million tokens/s | packer is faster by | in CPU time | start-up, s | first pass, s | peak memory, MB |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def lines(results: dict[str, Measured], left_out: dict[str, str]) -> list[list[str]]:
+    """Mtok/s, how many times as fast packer is with the same work, start-up, first pass, memory."""
+    found_lines = []
     for name, found in results.items():
         ours = results.get("packer, ids" if name in _IDS_ONLY else "packer")
         other = ours is not None and ours is not found
@@ -65,12 +62,10 @@ def table(results: dict[str, Measured], left_out: dict[str, str]) -> str:
             f"{rate(ours, kind) / rate(found, kind):.2f}" if other else "" for kind in ("seconds", "cpu_seconds")
         )
         start, first = (statistics.median(own[key] for own in found.own) for key in ("start", "first_pass"))
-        lines.append(
-            f"| {name} | {spread([value / 1e6 for value in found.rates()])} | {ratio} | {cpu} | {start:.2f} | {first:.2f} "
-            f"| {statistics.median(found.memory) / 1e6:,.0f} |"
-        )
-    lines += [f"| {name} | left out: {reason} | | | | | |" for name, reason in left_out.items()]
-    return "\n".join(lines) + "\n"
+        memory = f"{statistics.median(found.memory) / 1e6:,.0f}"
+        speed = spread([value / 1e6 for value in found.rates()])
+        found_lines.append([name, speed, ratio, cpu, f"{start:.2f}", f"{first:.2f}", memory])
+    return found_lines + [[name, f"left out: {reason}", *[""] * 5] for name, reason in left_out.items()]
 
 
 def rate(found: Measured, seconds: str = "seconds") -> float:
@@ -85,8 +80,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=list(CONTENDERS), default=list(CONTENDERS))
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path)
+    add_outputs(parser)
     arguments = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="bench-read-"))
     try:
@@ -96,19 +90,16 @@ def main() -> None:
         results = interleave(commands, repeats=arguments.repeats)
     finally:
         shutil.rmtree(place)
-    text = table(results, left_out)
-    print(f"{arguments.rows:,} rows of {arguments.capacity:,} slots\n\n{text}")
-    if arguments.markdown:
-        arguments.markdown.write_text(text, encoding="utf-8")
-    if arguments.json:
-        document = {
-            "rows": arguments.rows,
-            "capacity": arguments.capacity,
-            "left_out": left_out,
-            "million_tokens_per_s": {name: rate(found) / 1e6 for name, found in results.items()},
-            "runs": {name: [found.wall, found.memory, found.own] for name, found in results.items()},
-        }
-        arguments.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    heading = [f"{arguments.rows:,} rows of {arguments.capacity:,} slots", "million tokens/s", "packer is faster by"]
+    heading += ["in CPU time", "start-up, s", "first pass, s", "peak memory, MB"]
+    document = {
+        "rows": arguments.rows,
+        "capacity": arguments.capacity,
+        "left_out": left_out,
+        "million_tokens_per_s": {name: rate(found) / 1e6 for name, found in results.items()},
+        "runs": {name: [found.wall, found.memory, found.own] for name, found in results.items()},
+    }
+    leave(arguments, document, table(heading, lines(results, left_out)))
 
 
 if __name__ == "__main__":

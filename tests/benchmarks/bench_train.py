@@ -8,14 +8,13 @@ python -m tests.benchmarks.bench_train                           # the bundled c
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from pathlib import Path
 
 import packer
 from packer.config import BuildConfig
-from tests.benchmarks.harness import interleave, python, spread
+from tests.benchmarks.harness import add_outputs, interleave, leave, python, spread, table, there
 from tests.support import SAMPLE, TINY
 
 
@@ -27,7 +26,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=28)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="*", help="names of contenders")
-    parser.add_argument("--json", type=Path)
+    add_outputs(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(folder) / "packed"
@@ -43,21 +42,26 @@ def main() -> None:
         contenders = {
             "trainer run": python("contend_trainer", *common),
             "bare loop": python("contend_bare", *common),
-            "TRL, bfd": python("contend_trl_train", "bfd", *common, arguments.capacity),
-            "TRL, padded": python("contend_trl_train", "padded", *common, arguments.capacity),
         }
-        wanted = arguments.only or list(contenders)
+        if there("TRL", "trl"):
+            for name, way in (("TRL, bfd", "bfd"), ("TRL, padded", "padded")):
+                contenders[name] = python("contend_trl_train", way, *common, arguments.capacity)
+        wanted = ["trainer run", *(name for name in arguments.only or contenders if name != "trainer run")]
         results = interleave({name: contenders[name] for name in wanted}, repeats=arguments.repeats)
-    print(f"{'':14} {'useful tokens/s':>26} {'whole process, s':>22} {'peak memory, MB':>22}")
-    for name, found in results.items():
-        memory = spread([bytes_ / 1e6 for bytes_ in found.memory])
-        print(f"{name:14} {spread(found.rates()):>26} {spread(found.wall, '{:.1f}'):>22} {memory:>22}")
     rates = {name: statistics.median(found.rates()) for name, found in results.items()}
     ratios = {f"trainer run ÷ {name}": rates["trainer run"] / rate for name, rate in rates.items()}
-    for name, value in ratios.items():
-        print(f"{name:28} {value:.2f}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"ratios": ratios, "rates": rates}, indent=1))
+    rows = [
+        [
+            name,
+            spread(found.rates()),
+            f"{ratios[f'trainer run ÷ {name}']:.2f}",
+            spread(found.wall, "{:.1f}"),
+            spread([bytes_ / 1e6 for bytes_ in found.memory]),
+        ]
+        for name, found in results.items()
+    ]
+    heading = ["", "useful tokens/s", "trainer run is faster by", "whole process, s", "peak memory, MB"]
+    leave(arguments, {"ratios": ratios, "rates": rates}, table(heading, rows))
 
 
 if __name__ == "__main__":

@@ -9,13 +9,16 @@ memory are taken from outside. Machines are shared and noisy: ratios of one inte
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import json
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 
@@ -80,6 +83,14 @@ def _anonymous(process: psutil.Process) -> int:
     return total
 
 
+def there(name: str, package: str) -> bool:
+    """Whether a peer's package is installed; says so where it is not."""
+    found = importlib.util.find_spec(package) is not None
+    if not found:
+        print(f"{name}: left out, {package} is not installed", file=sys.stderr, flush=True)
+    return found
+
+
 def spread(values: Sequence[float], form: str = "{:,.0f}") -> str:
     """ "median (lowest to highest)"."""
     return f"{form.format(statistics.median(values))} ({form.format(min(values))} to {form.format(max(values))})"
@@ -88,3 +99,25 @@ def spread(values: Sequence[float], form: str = "{:,.0f}") -> str:
 def python(module: str, *arguments: object) -> list[str]:
     """`python -m tests.benchmarks.module …` with this interpreter."""
     return [sys.executable, "-m", f"tests.benchmarks.{module}", *map(str, arguments)]
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is what the others are of."""
+    lines = [f"| {' | '.join(heading)} |", f"|{'---|' * len(heading)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Where a benchmark leaves its figures, besides printing them."""
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+
+
+def leave(arguments: argparse.Namespace, document: Mapping[str, object], *tables: str) -> None:
+    """Prints the tables and writes the files that `add_outputs` asked for."""
+    text = "\n".join(tables)
+    print(text)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+    if arguments.markdown:
+        arguments.markdown.write_text(text)

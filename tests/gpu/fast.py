@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from tests.gpu.report import Section
 from tests.gpu.sizes import Sizes, forget_peak, packed, padded, peak_megabytes, rows, wait
+from tests.isolation import Sample
 from tests.trainer.tiny_models import write_config
-from trainer.isolation import Sample
 from trainer.kernels import Mode
 from trainer.kernels.loss import cross_entropy_sum
 from trainer.model import PackedModel, load_model

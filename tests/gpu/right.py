@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from tests.gpu.report import Section
 from tests.gpu.sizes import Sizes, on
-from trainer.isolation import end_to_end_gradient_leak, gradient_leaks, pack, perturbation_leak
+from tests.isolation import end_to_end_gradient_leak, gradient_leaks, pack, perturbation_leak
 from trainer.kernels import attention, conv, delta, resolve, scan
 from trainer.kernels.loss import cross_entropy_sum
 from trainer.model import load_model

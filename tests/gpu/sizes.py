@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.isolation import Sample, pack
+from tests.isolation import Sample, pack
 from trainer.kernels import Mode
 from trainer.segments import Segments
 

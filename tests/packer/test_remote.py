@@ -139,6 +139,16 @@ def test_stats_of_an_address_are_those_of_the_folder(built: Path, published: str
     assert not list(cache.rglob("tokens/*.arrow")), "the token store is weighed, not fetched"
 
 
+def test_the_page_of_an_address_is_that_of_the_folder(built: Path, published: str, cache: Path) -> None:
+    place = cache.parent
+    pages = []
+    for name, folder in (("here", str(built)), ("there", published)):
+        run = run_module("packer", ["stats", folder, "--html", place / name], cwd=place, PACKER_CACHE=str(cache))
+        assert run.returncode == 0, run.stderr
+        pages.append((place / name).read_text(encoding="utf-8").replace(folder, "FOLDER"))
+    assert pages[0] == pages[1]
+
+
 def test_an_object_that_is_not_as_it_was_written_is_named(published: str, bucket, cache: Path) -> None:
     name = "train/shard-00001.arrow"
     whole = bucket.get_object(Bucket="bucket", Key=f"data/packed/{name}")["Body"].read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 import packer
 from packer.config import BuildConfig
+from packer.distributions import doubling
 from packer.ledger import Books
+from packer.report_stats import octaves
 from packer.savings import compare
 from packer.stats import measure
 from tests.support import SAMPLE, TINY, chat, write_jsonl
@@ -97,7 +100,35 @@ def test_json_has_the_documented_keys_and_nothing_else_on_stdout(built: Path, pa
         assert split_keys | {"segments_per_row", "length"} == set(document["splits"][split])
         assert set(document["splits"][split]["length"]) == {"mean", "p50", "p90", "p99", "max"}
     assert set(document["baselines"]) == set(document["savings"]) == {"rows_4", "token_budget", "grouped", "longest"}
-    assert set(document["recipe"]) == {"examples_per_row", "rows_for_128_examples", "steps_per_epoch"}
+    assert set(document["recipe"]) == {
+        "examples_per_row",
+        "rows_for_128_examples",
+        "steps_per_epoch",
+        "padded_steps_per_epoch",
+    }
+
+
+def test_histograms_count_every_example_and_every_row_where_it_belongs(built: Path) -> None:
+    document = measure(built).to_json()
+    for split in ("train", "eval"):
+        corpus = packer.open(built, split=split)
+        lengths = [int(length) for row in corpus for length in row.lengths]
+        values = {
+            "length": lengths,
+            "length_log": lengths,
+            "fill": [100 * row.tokens // corpus.capacity for row in corpus],
+            "segments": [row.num_segments for row in corpus],
+        }
+        for name, found in document["distributions"][split].items():
+            edges, counts = found["edges"], found["counts"]
+            assert sum(counts) == len(values[name])
+            for low, high, count in zip(edges, edges[1:], counts, strict=False):
+                assert count == sum(low <= value < high for value in values[name]), (split, name, low)
+
+
+def test_steps_an_epoch_padded_are_those_of_128_examples_a_step(built: Path) -> None:
+    stats = measure(built)
+    assert stats.recipe.padded_steps_per_epoch == -(-stats.splits["train"].examples // 128)
 
 
 def test_waiting_and_order_are_reckoned_from_the_rows(built: Path, packer_cli) -> None:
@@ -132,7 +163,23 @@ def test_the_report_fits_80_columns_without_colour(built: Path, packer_cli) -> N
     assert run.returncode == 0
     assert max(len(line) for line in run.stdout.splitlines()) <= 80
     assert "\x1b" not in run.stdout
-    for word in ("read", "density", "lower bound", "supervised", "Recipe", "padding", "Waiting", "window", "Order"):
+    for word in (
+        "read",
+        "of encoded",
+        "Lengths",
+        "p50",
+        "p99",
+        "longest",
+        "█",
+        "density",
+        "lower bound",
+        "supervised",
+        "Recipe",
+        "padding",
+        "Waiting",
+        "window",
+        "Order",
+    ):
         assert word in run.stdout
 
 
@@ -159,6 +206,36 @@ def test_an_empty_eval_split_is_reported_as_empty(tmp_path: Path) -> None:
     stats = measure(tmp_path / "packed")
     assert stats.splits["eval"].rows == 0
     assert stats.splits["eval"].density == 0
+
+
+def test_the_histogram_in_the_terminal_has_every_example_and_names_the_percentiles(built: Path, packer_cli) -> None:
+    stats = measure(built)
+    lines = packer_cli("stats", built, COLUMNS="80").stdout.splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("Lengths")) + 3
+    shown = []
+    for line in lines[first:]:
+        found = re.match(r"([\d,]+)(?: to ([\d,]+))? +([\d,]+) *(█*[▏▎▍▌▋▊▉]?) *(.*)$", line)
+        if not found:
+            break
+        low, high, count = (int((found[group] or found[1]).replace(",", "")) for group in (1, 2, 3))
+        shown.append((low, high, count, len(found[4]), found[5]))
+    train = stats.splits["train"]
+    assert sum(count for _, _, count, _, _ in shown) == train.examples
+    spread = {"p50": train.length.p50, "p90": train.length.p90, "p99": train.length.p99, "longest": train.length.max}
+    for low, high, count, bar, names in shown:
+        assert names.strip() == ", ".join(name for name, value in spread.items() if low <= value <= high)
+        assert (bar > 0) == (count > 0)
+    assert max(shown, key=lambda one: one[2])[3] == max(bar for _, _, _, bar, _ in shown)
+
+
+@given(st.lists(st.integers(1, 100_000), min_size=1, max_size=40))
+def test_octaves_are_bins_put_together(lengths: list[int]) -> None:
+    merged = octaves(doubling(np.array(lengths)))
+    assert sum(merged.counts) == len(lengths)
+    for low, high, count in zip(merged.edges, merged.edges[1:], merged.counts, strict=False):
+        assert count == sum(low <= length < high for length in lengths)
+        assert high <= 2 * low
+    assert len(merged.counts) <= 2 + max(lengths).bit_length() - min(lengths).bit_length()
 
 
 def test_the_books_do_not_close_on_a_wrong_sum() -> None:

@@ -88,3 +88,22 @@ def test_correlations_by_hand() -> None:
     assert autocorrelation(np.array([0, 1, 0, 1, 0])) == pytest.approx(-1)
     for values in ([], [1], [2, 2, 2]):
         assert rank_correlation(np.array(values)) == autocorrelation(np.array(values)) == 0
+
+
+def test_work_of_ranks_leaves_what_is_waited() -> None:
+    """Four ranks of a row each: the same passes by a loop over them."""
+    rng = np.random.default_rng(0)
+    squares = rng.integers(1, 1 << 22, size=64)
+    found = simulate(RowCosts(capacity=2048, squares=squares, targets=squares), ranks=4, rows_per_step=16)
+    for balance in ("batch", "window", "off"):
+        work, waited = getattr(found.work, balance), getattr(found.every_layer, balance)
+        assert work[0] == 1
+        assert list(work) == sorted(work, reverse=True)
+        assert 1 - sum(work) / 4 == pytest.approx(waited)
+
+
+def test_work_of_many_ranks_is_shown_in_groups() -> None:
+    squares = np.arange(1, 129) * 1000
+    found = simulate(RowCosts(capacity=64, squares=squares, targets=squares), ranks=64, rows_per_step=64)
+    assert len(found.work.off) == 32
+    assert 1 - sum(found.work.off) / 32 == pytest.approx(found.every_layer.off)

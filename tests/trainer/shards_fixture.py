@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
+from packer.examples import EXAMPLES_SCHEMA
 from packer.files import write_text
-from packer.manifest import Ledger, Manifest, Masking, Split, Tokenizer, corpus_digest
+from packer.manifest import Ledger, Manifest, Masking, Source, Split, Tokenizer, corpus_digest
 from packer.schema import ROWS_PER_BATCH, RowBatch, position_dtype
 from packer.shards import Corpus, open_corpus, write_shard
 
@@ -89,8 +91,10 @@ def write_corpus(
     rows: Sequence[Sequence[Example]],
     eval_rows: Sequence[Sequence[Example]] = (),
     rows_a_shard: int = 16,
+    sources: Sequence[str] = (),
 ) -> Corpus:
-    """Writes train (and eval) shards and the manifest; returns the train split."""
+    """Writes train (and eval) shards and the manifest; returns the train split. sources: their names; then there is a table of examples too, in which
+    example e came from source e % their number, row 10·e."""
     splits = {}
     for name, split in (("train", rows), ("eval", eval_rows)):
         if not split:
@@ -132,7 +136,9 @@ def write_corpus(
         vocab_size=VOCAB,
         max_token_id=VOCAB - 1,
         stop_ids=(1,),
-        sources=(),
+        sources=tuple(
+            Source(name=name, revision="", split="", files=(), weight="1", conversations=0) for name in sources
+        ),
         tokenizer=Tokenizer(name="hand-made", revision="", digest="0" * 32),
         chat_template="0" * 32,
         masking=Masking(policy="assistant", method="marks"),
@@ -143,8 +149,30 @@ def write_corpus(
         ledger=Ledger(conversations={}, tokens={}, control_tokens={}),
         corpus_digest=corpus_digest(splits, capacity=CAPACITY, max_segments=MAX_SEGMENTS, pad_id=PAD),
     )
+    if sources:
+        _write_examples(folder, max(len(rows), len(eval_rows)) * MAX_SEGMENTS, len(sources))
     write_text(folder / "manifest.json", manifest.to_json())
     return open_corpus(folder)
+
+
+def _write_examples(folder: Path, number: int, sources: int) -> None:
+    """Only ids, sources and rows are true; nothing of the trainer reads the rest."""
+    ids = np.arange(number)
+    zeros = np.zeros(number, np.int32)
+    columns = {
+        "example_id": ids,
+        "source": (ids % sources).astype(np.int16),
+        "row": 10 * ids,
+        "piece": zeros,
+        "copy": zeros,
+        "tokens": zeros,
+        "supervised": zeros,
+        "split": ["train"] * number,
+    }
+    (folder / "examples").mkdir()
+    table = pa.table(columns, schema=EXAMPLES_SCHEMA)
+    with pa.ipc.new_file(folder / "examples" / "part-00000.arrow", EXAMPLES_SCHEMA) as writer:
+        writer.write_table(table)
 
 
 def write_model(folder: Path, *, tied: bool = True) -> Path:

@@ -137,7 +137,7 @@ def test_each_file_is_read_by_one_rank(saved: Path) -> None:
     for rank in range(2):
         ranks = Ranks(rank=rank, world=2, local_rank=rank, local_world=2, device=torch.device("cpu"))
         try:
-            checkpoint._verify(saved, files, ranks)
+            checkpoint.verify(saved, files, ranks)
         except UserError as error:
             found.append((rank, Path(error.message.split(":")[0]).name))
     assert found == [(0, "__1_0.distcp")]

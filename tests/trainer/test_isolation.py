@@ -6,10 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trainer.tiny_models import CONFIGS, DENSE, alone, examples, packed_model, stock_model
-from trainer.float64 import float32_means_float64
-from trainer.isolate import isolating
-from trainer.isolation import (
+from tests.isolation import (
     end_to_end_gradient_leak,
     equality,
     gradient_leaks,
@@ -18,6 +15,9 @@ from trainer.isolation import (
     pack,
     perturbation_leak,
 )
+from tests.trainer.tiny_models import CONFIGS, DENSE, alone, examples, packed_model, stock_model
+from trainer.float64 import float32_means_float64
+from trainer.isolate import isolating
 from trainer.segmented import SegmentedLayer
 from trainer.segments import LostSegmentsError
 

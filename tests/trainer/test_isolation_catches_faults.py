@@ -7,10 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.trainer.tiny_models import alone, examples, packed_model, stock_model
-from trainer.float64 import float32_means_float64
-from trainer.isolate import register_attention
-from trainer.isolation import (
+from tests.isolation import (
     Sample,
     end_to_end_gradient_leak,
     equality,
@@ -20,6 +17,9 @@ from trainer.isolation import (
     pack,
     perturbation_leak,
 )
+from tests.trainer.tiny_models import alone, examples, packed_model, stock_model
+from trainer.float64 import float32_means_float64
+from trainer.isolate import register_attention
 from trainer.kernels import attention, conv, delta, scan
 from trainer.model import PackedModel
 from trainer.segmented import SegmentedLayer

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
+from tests.isolation import Sample, pack
 from tests.trainer.tiny_models import examples, packed_model
-from trainer.isolation import Sample, pack
 from trainer.model import PackedModel
 
 # Rows of one length in 3, 4 and 1 segments, and in as many chunks of 64 or more.

@@ -186,3 +186,23 @@ def test_nothing_is_read_back_from_the_device() -> None:
     with NoReading():
         torch.autograd.backward(cross_entropy_sum(hidden, weight, positions, targets, 20, softcap=2.0) / 20)
     assert hidden.grad is not None
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_targets_own_loss_is_given_beside_a_sum_of_the_same_bits(
+    dtype: torch.dtype, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss, "CHUNK", 8)
+    hidden, weight, positions, targets = inputs(dtype)
+    factors = torch.rand(40, generator=torch.Generator().manual_seed(1), dtype=torch.float64) if weighted else None
+    each = torch.full((40,), -1.0, dtype=torch.float64)
+    without = cross_entropy_sum(hidden, weight, positions, targets, 37, target_weights=factors)
+    beside = cross_entropy_sum(hidden, weight, positions, targets, 37, target_weights=factors, each=each)
+    assert torch.equal(without, beside)
+    gradients = [torch.autograd.grad(total.reshape(-1)[0], [hidden, weight]) for total in (without, beside)]
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+    logits = hidden.double() @ weight.double().T
+    expected = F.cross_entropy(logits[positions[:37]], targets[:37], reduction="none")
+    torch.testing.assert_close(each[:37], expected, rtol=1e-6, atol=1e-6)
+    assert each[37:].tolist() == [-1.0] * 3

@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.masking_utils import create_causal_mask, create_chunked_causal_mask
 
 from packer.errors import UserError
+from tests.isolation import pack
 from tests.trainer.tiny_models import CONFIGS, VOCABULARY, alone, examples, packed_model, write_config
-from trainer.isolation import pack
 from trainer.masks import learn_windows
 from trainer.model import load_model
 from trainer.segments import Segments

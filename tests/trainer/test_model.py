@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from packer.errors import UserError
+from tests.isolation import pack
 from tests.trainer.tiny_models import CONFIGS, VOCABULARY, examples, packed_model, write_config
-from trainer.isolation import pack
 from trainer.model import Init, PackedModel, load_model, plan_model
 from trainer.refuse import decoder_blocks
 

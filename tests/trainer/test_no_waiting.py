@@ -137,3 +137,26 @@ def test_a_batch_reaches_the_device_by_one_copy(folder: Path) -> None:
     with Copies():
         batch.to(DEVICE)
     assert len(copies) == 1
+
+
+# Of a whole step: two passes of two rows, the update, no checkpointing. An operation costs a launch on a GPU, and a loop over layers' parts or over
+# segments where there was none shows here first.
+MOST_OPERATIONS = {"qwen3_5": 3800, "olmo_hybrid": 3750, "lfm2": 2600, "bamba": 3250, "qwen3": 3800}
+
+
+@pytest.mark.parametrize("name", MOST_OPERATIONS)
+def test_a_step_takes_no_more_operations_than_it_did(folder: Path, tmp_path: Path, name: str) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    count = 0
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal count
+            count += 1
+            return func(*args, **(kwargs or {}))
+
+    model, work = on_device(name, tmp_path), work_of(folder, "token")
+    with Counting():
+        a_step(model, work)
+    assert 0.8 * MOST_OPERATIONS[name] < count <= MOST_OPERATIONS[name]

@@ -102,7 +102,7 @@ def renumbered(window: Window, doubles: Doubles) -> Window:
         return doubles.numbers(torch.from_numpy(ids).long()).numpy().astype(np.int32)
 
     pieces = tuple(dataclasses.replace(piece, ids=numbered(piece.ids)) for piece in window.pieces)
-    row = dataclasses.replace(window.row, input_ids=numbered(window.row.input_ids))
+    row = window.row._replace(input_ids=numbered(window.row.input_ids))
     return dataclasses.replace(window, row=row, pieces=pieces)
 
 

@@ -160,7 +160,7 @@ def _with_other_tokens(rows: Sequence[Row], slots: Tensor) -> list[Row]:
         places = (np.searchsorted(known, ids[chosen]) + 1) % len(known)
         # One single token in all the rows: its neighbour, which a vocabulary of at least two has.
         ids[chosen] = known[places] if len(known) > 1 else (ids[chosen] == 0).astype(np.int32)
-        changed.append(dataclasses.replace(row, input_ids=ids))
+        changed.append(row._replace(input_ids=ids))
     return changed
 
 

@@ -33,19 +33,21 @@ def cross_entropy_sum(
     *,
     softcap: float | None = None,
     target_weights: Tensor | None = None,
+    each: Tensor | None = None,
 ) -> Tensor:
     """Σ over the first `count` entries of −log softmax(weight · hidden[positions[i]])[targets[i]].
 
     hidden [T, H], weight [V, H], positions and targets int64 [K] of a length that never changes; what lies past `count` (a host integer) is never read.
     softcap c replaces logits x by c·tanh(x/c) (Gemma 2). Logits, softmax and sum are float32 (float64 where hidden is float64), and so is the scalar
-    that is given back. target_weights w float [K]: gives [2] instead, Σ wᵢ·(−log …) and, without a gradient, the plain sum. With count 0 it is 0, still
-    connected to hidden and weight, so that a sharded model's backward hooks run on this rank too. Its backward pass runs once: it gives its memory away.
+    that is given back. target_weights w float [K]: gives [2] instead, Σ wᵢ·(−log …) and, without a gradient, the plain sum. each [K]: is filled with every
+    −log … by itself, up to `count`; the sum is the same bits with it and without. With count 0 the sum is 0, still connected to hidden and weight, so that a
+    sharded model's backward hooks run on this rank too. Its backward pass runs once: it gives its memory away.
     """
     if not 0 <= count <= len(positions) or len(positions) != len(targets):
         raise ValueError(f"count {count}, {len(positions)} positions, {len(targets)} targets")
     needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     loss: Tensor = _CrossEntropySum.apply(  # type: ignore[no-untyped-call]  # untyped in torch
-        hidden, weight, positions, targets, count, softcap, target_weights, needs_grad
+        hidden, weight, positions, targets, count, softcap, target_weights, each, needs_grad
     )
     return loss
 
@@ -63,6 +65,7 @@ class _CrossEntropySum(torch.autograd.Function):
         count: int,
         softcap: float | None,
         target_weights: Tensor | None,
+        each: Tensor | None,
         needs_grad: bool,
     ) -> Tensor:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
@@ -86,6 +89,8 @@ class _CrossEntropySum(torch.autograd.Function):
             chosen, top = logits.gather(-1, target), logits.amax(dim=-1, keepdim=True)
             total = logits.sub_(top).exp_().sum(dim=-1, keepdim=True)
             losses = total.log() + top - chosen
+            if each is not None:
+                each[start:end] = losses[:, 0]
             factors = None if target_weights is None else target_weights[start:end, None].to(dtype)
             loss += losses.sum() if factors is None else torch.stack([(factors * losses).sum(), losses.sum()])
             if grad_hidden is None or grad_weight is None:
@@ -105,7 +110,7 @@ class _CrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None, None, None, None]:
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         ready: tuple[Tensor, Tensor] | None = ctx.gradients  # type: ignore[attr-defined]
         if ready is None:
             raise RuntimeError(
@@ -114,7 +119,7 @@ class _CrossEntropySum(torch.autograd.Function):
         ctx.gradients = None  # type: ignore[attr-defined]
         factor = grad if grad.dim() == 0 else grad[0]  # the plain sum beside it has no gradient
         # In place: a copy of the weight's gradient would be the largest tensor of the step once more.
-        return ready[0].mul_(factor), ready[1].mul_(factor), None, None, None, None, None, None
+        return ready[0].mul_(factor), ready[1].mul_(factor), *[None] * 7
 
 
 def _product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:

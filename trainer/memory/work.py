@@ -6,7 +6,6 @@ work.steps, work.hours
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from packer.errors import UserError
 from packer.order import Order
 from trainer.config import RunConfig
 from trainer.memory.config import PlanConfig
+from trainer.metrics import read_metrics
 from trainer.prepare import Prepared, prepare
 
 # Segments of a row where no shards say how many there are: one for so many slots, as in rows of chats.
@@ -126,18 +126,9 @@ def _work(config: PlanConfig, steps: int, rows: int, capacity: int, counted: lis
 
 def _rate_of(run: Path) -> float:
     """The median useful tokens a second of a run's lines, all its ranks together."""
-    path = run / "metrics.jsonl"
-    rates = []
-    try:
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                rate = json.loads(line).get("useful_tokens_per_s")
-            except (json.JSONDecodeError, AttributeError):
-                continue
-            if isinstance(rate, int | float) and rate > 0:
-                rates.append(float(rate))
-    except OSError as error:
-        raise UserError(f"--run {run}: {path.name} cannot be read ({error.strerror})", "give a run's folder") from None
+    rates = [line["useful_tokens_per_s"] for line in read_metrics(run) if line.get("useful_tokens_per_s")]
     if not rates:
-        raise UserError(f"--run {run}: {path.name} has no line with a rate", "give a run that has made a step")
+        raise UserError(
+            f"--run {run}: no line of metrics.jsonl there has a rate", "give the folder of a run that has made a step"
+        )
     return statistics.median(rates)

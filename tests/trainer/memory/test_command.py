@@ -163,7 +163,7 @@ def test_the_report_keeps_to_the_terminal_and_has_no_colour_in_a_pipe(
         (["--model", "tiny", "--capacity", "64", "--ranks", "3", "--replicas", "2"], "cannot be shared out evenly"),
         (["--model", "tiny", "--capacity", "64", "--memory", "80 bananas"], "not an amount of memory"),
         (["--model", "nowhere/at/all", "--capacity", "64"], "no such folder"),
-        (["--model", "tiny", "--capacity", "64", "--run", "nowhere", "--rows", "9"], "cannot be read"),
+        (["--model", "tiny", "--capacity", "64", "--run", "nowhere", "--rows", "9"], "no line of metrics.jsonl"),
         (["--model", "tiny", "--capacity", "64", "--tokens-per-s", "0"], "not a positive number"),
         (["--model", "tiny", "--capacity", "64", "--device", "cpu", "--kernels", "fused"], "needs a GPU"),
         (["--model", "tiny", "--capacity", "64", "--rank", "2"], "--ranks"),
