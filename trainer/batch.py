@@ -77,6 +77,7 @@ class Shape:
 class Batch:
     """One pass of one rank.
 
+    lengths: int64 [examples], on the host, of the examples in rows of weight 1.
     input_ids, position_ids: int64 [1, T]. segments: the boundaries of all M rows. positions, targets: int64 [T], of which the first `count`
     are real and the rest 0; rows of weight 0 contribute none. useful_tokens: tokens of examples, in rows of weight 1 (no pad).
     target_weights: float64 [T], 1 ÷ the targets of the target's own example; None unless the shape is weighted.
@@ -88,6 +89,7 @@ class Batch:
     """
 
     shape: Shape
+    lengths: Int64Array
     buffer: Tensor
     input_ids: Tensor
     position_ids: Tensor
@@ -108,6 +110,7 @@ class Batch:
             return self
         return _batch(
             self.shape,
+            self.lengths,
             self.buffer.to(device, non_blocking=True),
             cu_seqlens_cpu=self.segments.cu_seqlens_cpu,
             num_segments=self.segments.num_segments,
@@ -135,6 +138,7 @@ def _views(buffer: Tensor, shape: Shape) -> tuple[Tensor, ...]:
 
 def _batch(
     shape: Shape,
+    lengths: Int64Array,
     buffer: Tensor,
     *,
     cu_seqlens_cpu: Tensor,
@@ -158,6 +162,7 @@ def _batch(
     )
     return Batch(
         shape=shape,
+        lengths=lengths,
         buffer=buffer,
         input_ids=input_ids[None],
         position_ids=position_ids[None],
@@ -223,8 +228,10 @@ def make_batch(
                 by_source += _counts(row, sources[place], shape.sources)
     table = chunk_table(cu_seqlens[: used + 1])
     chunks[: len(table)] = table
+    trained = [row.lengths for row, weight in zip(rows, weights, strict=True) if weight]
     return _batch(
         shape,
+        np.concatenate(trained).astype(np.int64) if trained else np.zeros(0, np.int64),
         buffer,
         cu_seqlens_cpu=torch.from_numpy(cu_seqlens.copy()),
         num_segments=used,

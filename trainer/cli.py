@@ -15,6 +15,7 @@ from trainer.cli_export import export
 from trainer.cli_options import DEFAULTS, Numbers
 from trainer.cli_options import choice as _choice
 from trainer.cli_options import option as _option
+from trainer.cli_plan import plan
 from trainer.cli_ranks import RankCommands
 from trainer.cli_refused import refuses_what_is_not_there
 from trainer.config import RunConfig
@@ -242,6 +243,7 @@ def check(as_is: bool, out: str | None, as_json: bool, quiet: bool, verbose: boo
 
 main.add_command(compare)
 main.add_command(export)
+main.add_command(plan)
 main.add_command(blame)
 
 

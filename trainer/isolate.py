@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ from trainer.segments import Segments, require
 
 # The attribute of an attention module that does not hand its window on (`trainer.masks` finds out and sets it).
 WINDOW = "packed_window"
+# And the one that says what its last call was like.
+SHAPE = "packed_shape"
 
 # What the library hands to every attention function and what does not change causal attention inside a segment.
 _HARMLESS = frozenset(
@@ -50,6 +53,16 @@ _HARMLESS = frozenset(
 
 
 _PREFIX = "packed_"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionShape:
+    """heads: of queries. key_dim, value_dim: of one head. window: what the layer handed on."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+    window: int | None
 
 
 def register_attention(kernel: AttentionKernel, label: str) -> str:
@@ -86,6 +99,10 @@ def register_attention(kernel: AttentionKernel, label: str) -> str:
                 "choose another --model; where it is dropout, set it to 0 in the model's config.json",
             )
         window = getattr(module, WINDOW, None) if sliding_window is None else sliding_window
+        shape = AttentionShape(
+            heads=query.shape[1], key_dim=query.shape[3], value_dim=value.shape[3], window=sliding_window
+        )
+        setattr(module, SHAPE, shape)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         out = kernel(query, key, value, segments=segments, scale=scale, window=window)
         return out.transpose(1, 2).contiguous(), None

@@ -36,7 +36,7 @@ _FETCH_AHEAD = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepPlan:
-    """Who computes what in one step. step: from 0. Over all ranks and passes: supervised, its targets; squares, Σ of squared example lengths;
+    """Who computes what in one step. step: from 0. Over all ranks and passes: supervised, its targets;
     examples, those with at least one target, or None where the loss does not weigh by example.
     """
 
@@ -44,7 +44,6 @@ class StepPlan:
     rows: Int64Array
     deal: Deal
     supervised: int
-    squares: int
     examples: int | None = None
 
     @property
@@ -93,7 +92,6 @@ def plan_step(prepared: Prepared, counts: Counts, step: int, *, world: int) -> S
         rows=rows.rows,
         deal=dealt,
         supervised=supervised,
-        squares=int(counts.cost[trained].sum()),
         examples=_examples_with_targets(prepared.corpus, trained) if config.loss_weighting == "example" else None,
     )
 

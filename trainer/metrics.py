@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType
 
+import numpy as np
 import torch
 
 from packer.errors import UserError
@@ -34,7 +35,8 @@ Numbers = Mapping[str, float] | Mapping[str, int]
 class StepMetrics:
     """Of one step: step (updates done), epoch (share of the rows passed), loss (sum ÷ supervised tokens, all ranks), lr, grad_norm, slots,
     useful_tokens, supervised_tokens. Of the window: the rates, step_s and data_wait_s (seconds a step, of the rank that waited longest).
-    objective: what is optimised where that is not `loss`, of the step. mfu: of useful tokens, mfu_padded: of all slots; None where the device's peak or the model's count is not known.
+    objective: what is optimised where that is not `loss`, of the step. mfu: of useful tokens, mfu_padded: of all slots, pad
+    tails and filling attending too (`trainer.flops` has the formula); None where the device's peak or the model's count is not known.
     recompiles: graphs compiled after the first step, where there should be none. skipped: updates left out since the run began because their
     gradient was not finite. The three by source are sums over the window, where the corpus has several. router_aux_loss: of
     the step, before its coefficient, where it is asked for. peak_memory_bytes: of the rank with most; on CPU the process's largest resident size.
@@ -76,8 +78,8 @@ class Window:
     def restart(self) -> None:
         """Forgets what was counted."""
         self._began = time.perf_counter()
-        self._steps = self._slots = self._useful = self._supervised = self._squares = 0
-        self._waited = 0.0
+        self._steps = self._slots = self._useful = self._supervised = 0
+        self._waited = self._attention = self._attention_padded = 0.0
 
     def add(self, work: StepWork, *, waited_s: float) -> None:
         """Counts one step of this rank, and what it waited for its rows."""
@@ -85,7 +87,11 @@ class Window:
         self._slots += sum(batch.shape.slots for batch in work.passes)
         self._useful += sum(batch.useful_tokens for batch in work.passes)
         self._supervised += work.plan.supervised
-        self._squares += work.plan.squares
+        if self._flops is not None and self._peak is not None:
+            self._attention += sum(self._flops.attending(batch.lengths) for batch in work.passes)
+            self._attention_padded += sum(
+                self._flops.attending(np.asarray(batch.segments.lengths)) for batch in work.passes
+            )
         self._waited += waited_s
 
     def close(
@@ -106,6 +112,8 @@ class Window:
                 self._recompiles(),
                 _peak_memory(ranks.device),
                 objective_sum,
+                self._attention,
+                self._attention_padded,
             ]
         )
         summed, largest = table.sum(dim=0).tolist(), table.max(dim=0).values.tolist()
@@ -127,16 +135,16 @@ class Window:
             skipped=skipped,
             peak_memory_bytes=int(largest[5]),
             objective=None if work.plan.examples is None else summed[6] / work.plan.examples,
-            mfu=self._utilisation(summed[2], seconds * ranks.world),
-            mfu_padded=self._utilisation(self._slots * ranks.world, seconds * ranks.world),
+            mfu=self._utilisation(summed[2], summed[7], seconds * ranks.world),
+            mfu_padded=self._utilisation(self._slots * ranks.world, summed[8], seconds * ranks.world),
         )
         self.restart()
         return metrics
 
-    def _utilisation(self, tokens: float, device_seconds: float) -> float | None:
+    def _utilisation(self, tokens: float, attention: float, device_seconds: float) -> float | None:
         if self._flops is None or self._peak is None:
             return None
-        done = self._flops.step(tokens=tokens, supervised=self._supervised, squares=self._squares)
+        done = self._flops.linear(tokens=tokens, supervised=self._supervised) + attention
         return done / (device_seconds * self._peak)
 
     def skip(self, seconds: float) -> None:
@@ -250,8 +258,14 @@ def step_line(metrics: StepMetrics, *, steps: int) -> str:
     left = (steps - metrics.step) * metrics.step_s
     return (
         f"step {metrics.step:>{len(str(steps))}}/{steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}  grad norm {metrics.grad_norm:.3f}  "
-        f"{metrics.useful_tokens_per_s:,.0f} useful tokens/s  data wait {metrics.data_wait_s / metrics.step_s:.1%}  ETA {duration(left)}"
+        f"{metrics.useful_tokens_per_s:,.0f} useful tokens/s  {_utilised(metrics)}data wait {metrics.data_wait_s / metrics.step_s:.1%}  ETA {duration(left)}"
     )
+
+
+def _utilised(metrics: StepMetrics) -> str:
+    if metrics.mfu is None or metrics.mfu_padded is None:
+        return ""
+    return f"MFU {metrics.mfu:.1%} ({metrics.mfu_padded:.1%} with padding)  "
 
 
 def duration(seconds: float) -> str:

@@ -22,6 +22,7 @@ from trainer.by_source import Sources
 from trainer.check.at_start import check_at_start
 from trainer.companions import keep_companions
 from trainer.config import RunConfig
+from trainer.flops import flops_of, peak_flops, told
 from trainer.metrics import MetricsFile
 from trainer.model import PackedModel, plan_model, try_out
 from trainer.optim import make_optimizer
@@ -190,6 +191,8 @@ def _introduce(prepared: Prepared, model: PackedModel, ranks: Ranks, say: Say) -
         say("layers", f"{f'{count} × ' if count > 1 else ''}{choice.layer}: {choice.kernel} ({choice.reason})")
     for label, text in describe(prepared, world=ranks.world):
         say(label, text)
+    peak = peak_flops(ranks.device, DTYPES[config.dtype])
+    say("flops", told(flops_of(model), peak, ranks.device.type, config.dtype))
 
 
 def _dropout(model: PackedModel) -> list[tuple[str, str]]:

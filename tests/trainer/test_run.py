@@ -301,6 +301,7 @@ def test_two_ranks_go_on_where_one_stopped_and_only_the_first_prints(
         "layers",
         "data",
         "steps",
+        "flops",
         "note",
         "check",
         "resume",

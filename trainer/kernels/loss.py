@@ -70,8 +70,8 @@ class _CrossEntropySum(torch.autograd.Function):
     ) -> Tensor:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         # A GPU multiplies half-precision factors into float32 sums; a CPU does not, so its factors are made wide, the weight once.
-        wide = hidden if hidden.is_cuda else hidden.to(dtype)
-        table = weight if hidden.is_cuda else weight.to(dtype)
+        wide = hidden.to(dtype) if hidden.is_cpu else hidden
+        table = weight.to(dtype) if hidden.is_cpu else weight
         loss = hidden.new_zeros(() if target_weights is None else 2, dtype=dtype)
         grad_hidden = torch.zeros_like(hidden, dtype=dtype) if needs_grad else None
         grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_grad else None

@@ -55,7 +55,7 @@ def test_the_library_is_told_which_slots_are_padding(tmp_path: Path) -> None:
     assert len(seen) == len(batches)
     assert any(batch.shape.slots > batch.useful_tokens for batch in batches)
     for batch, given in zip(batches, seen, strict=True):
-        assert set(given) == {"input_ids", "inputs_embeds", "attention_mask", "use_cache"}
+        assert set(given) == {"input_ids", "attention_mask", "use_cache"}
         lengths = given["attention_mask"].sum(dim=1).tolist()
         assert sum(lengths) == batch.useful_tokens
         for line, length in enumerate(lengths):

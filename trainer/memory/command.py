@@ -1,0 +1,25 @@
+"""`trainer plan` from its options to its exit status.
+
+status = plan({"model": "Qwen/Qwen3-0.6B", "capacity": 8192, "ranks": 8}, as_json=False)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from packer.console import EXIT_NO
+from trainer.memory.config import PlanConfig
+from trainer.memory.plan import make_plan
+from trainer.memory.report import plan_json, print_plan
+
+
+def plan(values: Mapping[str, object], *, as_json: bool) -> int:
+    """values: fields of PlanConfig. Returns 1 where memory was given and does not do, else 0."""
+    made = make_plan(PlanConfig(**values))  # type: ignore[arg-type]  # click has checked each option's type
+    if as_json:
+        sys.stdout.write(plan_json(made))
+        sys.stdout.flush()
+    else:
+        print_plan(made)
+    return EXIT_NO if made.fits is False else 0
