@@ -43,7 +43,7 @@ def examples(command: click.Command) -> list[list[str]]:
 
 def options(command: click.Command) -> list[click.Option]:
     context = click.Context(command)
-    return [param for param in command.get_params(context) if isinstance(param, click.Option)]
+    return [param for param in command.get_params(context) if isinstance(param, click.Option) and not param.hidden]
 
 
 ALL = pytest.mark.parametrize("command", [pytest.param(command, id=path) for path, command in commands()])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from packer.completion import folders
 from packer.console import config_option
 from packer.errors import UserError
 from trainer import config as options
@@ -31,12 +32,20 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 
 
 @click.command(short_help="Padded against packed: what it does to the loss, and to the speed.")
-@click.option("--shards", required=True, help="Folder that `packer build` wrote.")
+@click.option("--shards", required=True, shell_complete=folders, help="Folder that `packer build` wrote.")
 @option(
-    "eval_shards", str, "Folder with rows to evaluate on.  [default: the eval split of --shards, else rows kept back]"
+    "eval_shards",
+    str,
+    "Folder with rows to evaluate on.  [default: the eval split of --shards, else rows kept back]",
+    shell_complete=folders,
 )
-@option("cache", str, "Folder for what is fetched from an address.  [default: ~/.cache/packer]")
-@option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@option("cache", str, "Folder for what is fetched from an address.  [default: ~/.cache/packer]", shell_complete=folders)
+@option(
+    "model",
+    str,
+    "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]",
+    shell_complete=folders,
+)
 @option("init", choice(options.Init), "Its weights, or random ones made with each seed.")
 @click.option("--steps", type=click.IntRange(min=2), default=60, help="Optimiser steps of each run.")
 @click.option("--seeds", type=click.IntRange(min=1), default=3, help="Runs of each rung; fewer than 3 give no verdict.")
@@ -60,12 +69,14 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
     help="Evaluate on at most so many examples.",
 )
 @click.option(
-    "--strict", is_flag=True, help="In float64, with the rungs side by side: are all weights equal after every step?"
+    "--strict",
+    is_flag=True,
+    help="In float64, with the rungs side by side: are all weights equal after every step? Status 1 where not.",
 )
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
-    help="TOML file of another run's options: a fourth rung, packed, with those.",
+    help="TOML file of another run's options: a fourth rung, packed, with those.  [default: none]",
     metavar="FILE",
 )
 @option("rows_per_step", int, "Packed rows of an optimiser step; their examples are the padded rungs' step.")

@@ -6,6 +6,7 @@ from typing import get_args
 
 import click
 
+from packer.completion import folders
 from packer.console import config_option
 from trainer import config as options
 from trainer.cli_options import DEFAULTS
@@ -23,22 +24,32 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 
 
 @click.command(short_help="Memory a rank by part, the fewest ranks that fit, steps and hours.")
-@click.option("--shards", help="Folder that `packer build` wrote, or its address.")
+@click.option(
+    "--shards",
+    shell_complete=folders,
+    help="Folder that `packer build` wrote, or its address.  [default: none: give --capacity and --rows]",
+)
 @click.option(
     "--cache",
+    shell_complete=folders,
     envvar="PACKER_CACHE",
     show_envvar=True,
     help="Folder for what is fetched from an address.  [default: ~/.cache/packer]",
 )
 @click.option(
     "--model",
+    shell_complete=folders,
     help="Hub name or folder; its config.json is all that is read.  [default: the one whose tokenizer made the shards]",
 )
-@click.option("--capacity", type=int, help="Slots of a row, where there are no shards.")
-@click.option("--rows", type=int, help="Rows to train on, where there are no shards.")
+@click.option("--capacity", type=int, help="Slots of a row, where there are no shards.  [default: that of the shards]")
+@click.option("--rows", type=int, help="Rows to train on, where there are no shards.  [default: those of the shards]")
 @click.option("--ranks", type=int, default=1, help="GPUs over all machines.")
 @click.option("--replicas", type=int, default=DEFAULTS["replicas"], help="Whole copies of the model (HSDP).")
-@click.option("--memory", type=Bytes(), help="Of one GPU, 80GB say: does it fit, and the fewest ranks that would.")
+@click.option(
+    "--memory",
+    type=Bytes(),
+    help="Of one GPU, 80GB say: does it fit, and the fewest ranks that would.  [default: none]",
+)
 @click.option(
     "--device",
     type=click.Choice(["cuda", "cpu"]),
@@ -67,7 +78,7 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
     "--rows-per-step", type=int, default=DEFAULTS["rows_per_step"], help="Rows of an optimiser step, over all ranks."
 )
 @click.option("--micro-rows", type=int, default=DEFAULTS["micro_rows"], help="Rows a rank computes in one pass.")
-@click.option("--steps", type=int, help="Optimiser steps.")
+@click.option("--steps", type=int, help="Optimiser steps.  [default: those of --epochs]")
 @click.option("--epochs", type=int, help="Times through the rows.  [default: 1, unless --steps]")
 @click.option("--reduce", type=click.Choice(get_args(options.Reduce)), default=DEFAULTS["reduce"], help="As of `run`.")
 @click.option(
@@ -77,8 +88,10 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
     help="As of `run`.",
 )
 @click.option("--cpu-offload/--no-cpu-offload", default=DEFAULTS["cpu_offload"], help="As of `run`.")
-@click.option("--tokens-per-s", type=float, help="Useful tokens a second, all ranks together: gives the hours.")
-@click.option("--run", help="A run's folder to take that rate from.")
+@click.option(
+    "--tokens-per-s", type=float, help="Useful tokens a second, all ranks together: gives the hours.  [default: none]"
+)
+@click.option("--run", shell_complete=folders, help="A run's folder to take that rate from.  [default: none]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 @config_option
 def plan(as_json: bool, **values: object) -> int:
