@@ -209,10 +209,12 @@ LONGROPE = {
         ({**CONFIGS["qwen3_5"]}, "sdpa", "Qwen3_5ForCausalLM cannot run on a packed row as transformers computes it: "),
         ({**CONFIGS["lfm2"]}, "eager", "Lfm2ForCausalLM cannot run on a packed row as transformers computes it: "),
         ({**CONFIGS["qwen3"], "model_type": "mamba"}, "eager", r"backbone\.layers\.0\.mixer \(MambaMixer\) lets one example|MambaForCausalLM cannot run on a packed row"),
+        ({**CONFIGS["qwen3"], "model_type": "opt"}, "sdpa", r"model\.decoder\.layers\.0\.self_attn \(OPTAttention\) lets one example of a packed row see another"),
+        ({**CONFIGS["qwen3"], "model_type": "bloom"}, "eager", r"transformer\.h\.0\.self_attention \(BloomAttention\) lets one example of a packed row see another"),
         (QWEN3, "without_a_mask", r"model\.layers\.0\.self_attn \(Qwen3Attention\) lets one example of a packed row see another"),
         ({**CONFIGS["llama"], "model_type": "phi3", "rope_parameters": LONGROPE}, "sdpa", "RoPE of type longrope depends on the length of the whole row"),
     ],
-    ids=["gated delta", "short convolution", "mamba", "no mask", "longrope"],
+    ids=["gated delta", "short convolution", "mamba", "a mask of its own", "alibi", "no mask", "longrope"],
 )  # fmt: skip
 def test_what_would_leak_is_refused_when_the_collator_is_made(
     config: dict[str, object], attention: str, words: str
