@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import fields
-from typing import TypeVar, get_args
+from collections.abc import Sequence
 
 import click
 
@@ -23,11 +21,13 @@ from packer.console import (
 from packer.errors import UserError
 from trainer import config as options
 from trainer.cli_export import export
+from trainer.cli_options import DEFAULTS, Numbers
+from trainer.cli_options import choice as _choice
+from trainer.cli_options import option as _option
+from trainer.cli_profile import profile
 from trainer.config import RunConfig
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
 _RANK_0_SPEAKS_S = 10
-_DEFAULTS = {field.name: field.default for field in fields(RunConfig)}
 
 
 class RankCommands(Commands):
@@ -59,37 +59,6 @@ class RankCommands(Commands):
         except (KeyboardInterrupt, click.Abort):
             sys.exit(EXIT_INTERRUPTED)
         sys.exit(status if isinstance(status, int) else 0)
-
-
-class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """Numbers with commas between them: "0.9,0.95"."""
-
-    def __init__(self, kind: type[int] | type[float]) -> None:
-        self.kind = kind
-        self.name = "N,N,…"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int | float, ...]:
-        if isinstance(value, tuple | list):
-            return tuple(value)
-        try:
-            return tuple(self.kind(part) for part in str(value).split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r}: not numbers with commas between them", param, ctx)
-
-
-def _option(name: str, kind: object, text: str, **more: object) -> Callable[[_Function], _Function]:
-    """An option of `run` with the default of `RunConfig`."""
-    default = _DEFAULTS[name]
-    shown = (
-        ",".join(map(str, default)) if isinstance(default, tuple) and default else bool(default not in (None, (), ""))
-    )
-    return click.option(options.option(name), name, type=kind, default=default, show_default=shown, help=text, **more)  # type: ignore[arg-type]
-
-
-def _choice(words: object) -> click.Choice[str]:
-    return click.Choice(get_args(words))
 
 
 @click.group(cls=RankCommands, context_settings=context_settings("TRAINER"))
@@ -161,7 +130,7 @@ def main() -> None:
 @click.option(
     "--compile/--no-compile",
     "compile",
-    default=_DEFAULTS["compile"],
+    default=DEFAULTS["compile"],
     show_default=True,
     help="Compile each block (torch.compile), all but its kernels: minutes at the start, faster steps.",
 )
@@ -174,7 +143,7 @@ def main() -> None:
 @click.option(
     "--cpu-offload/--no-cpu-offload",
     "cpu_offload",
-    default=_DEFAULTS["cpu_offload"],
+    default=DEFAULTS["cpu_offload"],
     show_default=True,
     help="Keep master weights and optimiser in the host's memory, and update there: less of the GPU's memory, slower steps.",
 )
@@ -203,7 +172,7 @@ def main() -> None:
 @click.option(
     "--tokenizer-check/--no-tokenizer-check",
     "tokenizer_check",
-    default=_DEFAULTS["tokenizer_check"],
+    default=DEFAULTS["tokenizer_check"],
     help="Refuse a model whose tokenizer.json is not the one that made the shards.",
 )
 @config_option
@@ -236,7 +205,7 @@ def run(dry_run: bool, **values: object) -> int:
 @click.option(
     "--tokenizer-check/--no-tokenizer-check",
     "tokenizer_check",
-    default=_DEFAULTS["tokenizer_check"],
+    default=DEFAULTS["tokenizer_check"],
     help="Fail where the model's tokenizer.json is not the one that made the shards.",
 )
 @click.option("--as-is", is_flag=True, help="Measure the model as transformers alone runs it, from position ids.")
@@ -262,6 +231,7 @@ def check(as_is: bool, out: str | None, as_json: bool, **values: object) -> int:
 
 
 main.add_command(export)
+main.add_command(profile)
 
 
 def _dry_run(config: RunConfig) -> int:

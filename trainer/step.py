@@ -21,6 +21,7 @@ from trainer.batch import Batch
 from trainer.config import Reduce
 from trainer.optim import gradient_norm, update
 from trainer.parallel import reduce_gradients
+from trainer.phases import Phase, unnamed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +50,7 @@ def accumulate(
     denominator: int,
     reduce: Reduce,
     device: torch.device,
+    phase: Phase = unnamed,
 ) -> Tensor:
     """Adds the step's gradient to `.grad`, summed over ranks; returns this rank's weighted and plain loss sums, float64 [2] (equal without weights).
 
@@ -58,8 +60,10 @@ def accumulate(
     total = torch.zeros(2, dtype=torch.float64, device=device)
     for place, batch in enumerate(passes):
         reduce_gradients(units, reduce == "pass" or place == len(passes) - 1)
-        loss = loss_of(model, batch.to(device))
-        torch.autograd.backward((loss if loss.dim() == 0 else loss[0]) / denominator)
+        with phase("forward"):
+            loss = loss_of(model, batch.to(device))
+        with phase("backward"):
+            torch.autograd.backward((loss if loss.dim() == 0 else loss[0]) / denominator)
         total += loss.detach()
     return total
 
@@ -75,9 +79,11 @@ def train_step(
     clip: float,
     reduce: Reduce,
     device: torch.device,
+    phase: Phase = unnamed,
 ) -> StepResult:
     """One optimiser step over this rank's passes."""
-    sums = accumulate(model, units, passes, denominator=denominator, reduce=reduce, device=device)
-    norm = gradient_norm(model)
-    finite = update(optimizer, norm, lr=lr, clip=clip)
+    sums = accumulate(model, units, passes, denominator=denominator, reduce=reduce, device=device, phase=phase)
+    with phase("optimiser"):
+        norm = gradient_norm(model)
+        finite = update(optimizer, norm, lr=lr, clip=clip)
     return StepResult(loss_sum=sums[1], objective_sum=sums[0], grad_norm=norm, finite=finite)
