@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -74,6 +75,9 @@ def profile(steps: int, warm_up: int, padded: bool, trace: Path | None, as_json:
     A device that is busy all the time may do nothing useful. On a CPU, operations count as launches and the CPU is the device. Nothing is saved but the trace.
     """
     config = RunConfig(**values)  # type: ignore[arg-type]  # click has checked each option's type
+    # Before torch is loaded: its profiler writes a line for each of its stages, and warns of memory that is older than itself.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "7")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from trainer.profile.command import profile as run_profile
 
     return run_profile(config, steps=steps, warm_up=warm_up, padded=padded, json=as_json, trace=trace)

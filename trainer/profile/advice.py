@@ -17,6 +17,7 @@ from trainer.profile.analysis import Analysis
 from trainer.profile.attribute import COMMUNICATION, OPTIMISER
 from trainer.profile.events import KERNEL
 from trainer.profile.verdict import Shares, divide
+from trainer.profile.words import told
 
 _MOST = 3
 _WORTH = 0.01  # of the step
@@ -94,7 +95,7 @@ def _compile(found: Analysis, about: About, shares: Shares) -> Iterator[Advice]:
         return
     yield Advice(
         gain_s=shares.launch * found.fusible / max(found.launches, 1) + found.fusible_s / 2,
-        text=f"--compile: {found.fusible:,.0f} of {found.launches:,.0f} launches are small operations between the matrix products ({found.fusible_s:.3f} s "
+        text=f"--compile: {found.fusible:,.0f} of {found.launches:,.0f} launches are small operations between the matrix products ({told(found.fusible_s)} "
         "of work), which a compiler fuses",
     )
 
@@ -117,7 +118,7 @@ def _data(about: About, shares: Shares) -> Iterator[Advice]:
         else "put the shards on a faster disk, and leave a core to the thread that reads them"
     )
     yield Advice(
-        gain_s=shares.data, text=f"rows come too late: the device waits {shares.data:.3f} s a step for them; {where}"
+        gain_s=shares.data, text=f"rows come too late: the device waits {told(shares.data)} a step for them; {where}"
     )
 
 
@@ -141,7 +142,7 @@ def _syncs(found: Analysis, syncs: Sequence[Sync]) -> Iterator[Advice]:
     first = f"; most often at {syncs[0].where} ({syncs[0].count:,} a step)" if syncs else ""
     yield Advice(
         gain_s=found.idle_after_waits_s,
-        text=f"take out what waits for the device: {found.waits:,.0f} waits a step leave it idle for {found.idle_after_waits_s:.3f} s{first}",
+        text=f"take out what waits for the device: {found.waits:,.0f} waits a step leave it idle for {told(found.idle_after_waits_s)}{first}",
     )
 
 
@@ -162,7 +163,7 @@ def _recompute(found: Analysis, about: About) -> Iterator[Advice]:
         yield Advice(
             gain_s=found.recompute_s,
             text=f"--activation-checkpointing {'selective or none' if about.checkpointing == 'full' else 'none'}, where memory allows: "
-            f"{found.recompute_s:.3f} s a step compute activations again",
+            f"{told(found.recompute_s)} a step compute activations again",
         )
 
 
@@ -170,5 +171,5 @@ def _dtype(about: About, shares: Shares) -> Iterator[Advice]:
     if about.device != "cpu" and about.dtype == "fp32":
         yield Advice(
             gain_s=shares.compute / 2,
-            text=f"--dtype bf16: {shares.compute:.3f} s of matrix products run in fp32, bf16 is at least twice as fast",
+            text=f"--dtype bf16: {told(shares.compute)} of matrix products run in fp32, bf16 is at least twice as fast",
         )

@@ -163,12 +163,10 @@ def _fusible(work: Work) -> bool:
 
 
 def _until_work(waits: Iterable[Call], work: Iterable[Work]) -> Int64Array:
-    """From the start of each wait to the first work that begins after its end."""
+    """From the end of each wait to the first work that begins after it."""
     begins = np.sort(np.array([each.start for each in work], dtype=np.int64))
-    if not len(begins):
-        return _calls(waits)
     places = [(each, int(np.searchsorted(begins, each.end))) for each in waits]
-    return spans((each.start, int(begins[place]) if place < len(begins) else each.end) for each, place in places)
+    return spans((each.end, int(begins[place])) for each, place in places if place < len(begins))
 
 
 def _fixed_ns(work: Sequence[Work]) -> int:
@@ -219,7 +217,7 @@ def _recomputed_ns(events: Iterable[Event], work: Iterable[Work], phases: Phases
         place = int(np.searchsorted(starts, moment, side="right")) - 1
         return place >= 0 and moment < int(ends[place])
 
-    return sum(each.own for each in work if inside(each.asked))
+    return sum(each.own for each in work if inside(each.asked)) if len(again) else 0
 
 
 def _by_layer(work: Iterable[Work], launches: Iterable[Call], count: int) -> tuple[LayerUse, ...]:

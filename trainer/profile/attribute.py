@@ -145,12 +145,13 @@ def attribute(events: Sequence[Event], *, host_is_device: bool) -> Attributed:
             end=frame.event.end,
         )
 
-    launched = {frame.event.correlation: call(frame) for frame in found.launches if frame.event.correlation}
+    launches = [call(frame) for frame in found.launches]
+    launched = {frame.event.correlation: each for frame, each in zip(found.launches, launches, strict=True)}
     work = [_device_work(event, launched) for event in events if event.kind in ("kernel", "copy", "communication")]
     if not host_is_device:
         return Attributed(
             work=tuple(work),
-            launches=tuple(call(frame) for frame in found.launches),
+            launches=tuple(launches),
             waits=tuple(call(frame) for frame in found.waits),
         )
     operations = [(call(frame), frame.event.name, own) for frame, own in found.operations]
@@ -173,7 +174,7 @@ def attribute(events: Sequence[Event], *, host_is_device: bool) -> Attributed:
 
 
 def _device_work(event: Event, launched: dict[int, Call]) -> Work:
-    by, talk = launched.get(event.correlation), event.kind == "communication"
+    by, talk = launched.get(event.correlation) if event.correlation else None, event.kind == "communication"
     operator = by.operator if by else ""
     return Work(
         name=event.name,

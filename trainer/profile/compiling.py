@@ -16,17 +16,18 @@ from trainer.profile.about import Compiled
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """How much was compiled at a moment. metrics: records of torch's compiler; tuned: entries of each autotuner, by its identity."""
+    """How much was compiled at a moment. metrics: records of torch's compiler, which keeps the newest 64; tuned: entries of each autotuner, by its identity."""
 
-    metrics: int
+    metrics: tuple[object, ...]
     tuned: dict[int, int]
 
     @classmethod
     def now(cls) -> Known:
-        return cls(metrics=len(_metrics()), tuned={id(tuner): len(entries) for tuner, _, entries in _autotuners()})
+        return cls(metrics=tuple(_metrics()), tuned={id(tuner): len(entries) for tuner, _, entries in _autotuners()})
 
     def since(self) -> tuple[Compiled, ...]:
         """What was added, in order."""
+        known = {id(each) for each in self.metrics}
         graphs = [
             Compiled(
                 kind="graph",
@@ -35,7 +36,8 @@ class Known:
                 why=str(getattr(each, "recompile_reason", None) or ""),
                 seconds=float(getattr(each, "duration_us", None) or 0) / 1e6,
             )
-            for each in _metrics()[self.metrics :]
+            for each in _metrics()
+            if id(each) not in known
         ]
         tuned = [
             Compiled(kind="kernel", name=name, where="", why=f"tuned for {key}", seconds=0.0)
@@ -56,5 +58,6 @@ def _autotuners() -> list[tuple[object, str, dict[object, object]]]:
     triton = sys.modules.get("triton.runtime.autotuner")
     if triton is None:
         return []
-    found = [each for each in gc.get_objects() if isinstance(each, triton.Autotuner)]
+    # By its type, not isinstance: that asks the object, and some pretend to be others.
+    found = [each for each in gc.get_objects() if issubclass(type(each), triton.Autotuner)]
     return [(each, str(getattr(each.base_fn, "__name__", each.base_fn)), each.cache) for each in found]

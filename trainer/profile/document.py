@@ -45,6 +45,11 @@ class Profile:
         )
 
     @property
+    def step_s(self) -> float:
+        """A step without what the profiler adds."""
+        return self.shares.total
+
+    @property
     def cpu_wait_s(self) -> float:
         """The device idle because nothing was asked of it, without what the profiler adds."""
         return max(self.found.cpu_wait_s - profiler_s(self.found, self.about), 0.0)
@@ -56,9 +61,9 @@ class Profile:
     def to_json(self) -> str:
         """Seconds and counts of a step, mean over the window."""
         found, about, shares = self.found, self.about, self.shares
-        total = shares.total or 1.0
         document = {
-            "step_s": about.plain_step_s,
+            "step_s": self.step_s,
+            "step_by_clock_s": about.plain_step_s,
             "step_under_profiler_s": found.step_s,
             "device_busy_s": found.device_busy_s,
             "enqueue_s": self.enqueue_s,
@@ -82,7 +87,7 @@ class Profile:
                 for use in found.layers
             ],
             "phases": [{**asdict(use), "peak_memory_bytes": self.memory.get(use.phase)} for use in found.phases],
-            "shares": {name: seconds / total for name, seconds in asdict(shares).items()},
+            "shares": {name: seconds / self.step_s for name, seconds in asdict(shares).items()},
             "verdict": f"{self.verdict.bound}-bound",
             "share": self.verdict.share,
             "said": self.verdict.said,

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 # Operators that look at memory in another way, or ask for some: they give the device nothing to do.
 _NO_WORK = {
@@ -63,6 +64,8 @@ _NO_WORK = {
     "view_as_complex",
     "view_as_real",
 }
+# They start an exchange, which is counted by itself.
+_EXCHANGES = ("c10d", "_c10d_functional")
 _NO_OPERATORS = ("autograd", "torch", "profiler")
 _PRODUCT = re.compile(
     # Operators: products, attention, triangular solves. Kernels: libraries' products, fused attention, the chunked linear-attention kernels of fla.
@@ -81,10 +84,11 @@ def is_operator(name: str) -> bool:
 
 def does_work(operator: str) -> bool:
     """Whether an operator that calls no other working operator gives the device something to do."""
-    name = operator.partition("::")[2]
-    return not (name in _NO_WORK or name.startswith(("empty", "new_empty", "sym_")))
+    space, _, name = operator.partition("::")
+    return not (space in _EXCHANGES or name in _NO_WORK or name.startswith(("empty", "new_empty", "sym_")))
 
 
+@lru_cache(maxsize=4096)  # hundreds of thousands of calls with a few hundred names
 def is_product(operator: str, kernel: str) -> bool:
     """Whether it multiplies matrices (or attends), so that arithmetic bounds it; everything else is bound by memory bandwidth."""
     return bool(_PRODUCT.search(operator) or _PRODUCT.search(kernel))
@@ -95,9 +99,15 @@ def is_communication(name: str) -> bool:
     return bool(_COMMUNICATION.match(name))
 
 
+@lru_cache(maxsize=4096)
 def plain(name: str) -> str:
-    """An operator or kernel as a table shows it: without namespace, template and arguments."""
+    """An operator or kernel as a table shows it: without namespace, template and arguments.
+
+    >>> plain("aten::mm"), plain("void at::native::vectorized<4, float>(int)"), plain("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
+    ('mm', 'vectorized', 'flash_attention_backward')
+    """
     name = name.removeprefix("void ")
     name = name.partition("(")[0] if not name.startswith("(") else name
     name = re.sub(r"<.*", "", name)
-    return name.rpartition("::")[2] or name
+    name = name.rpartition("::")[2] or name
+    return name.removeprefix("_").removeprefix("scaled_dot_product_").replace("_for_cpu", "")

@@ -15,6 +15,7 @@ from packer.console import printable
 from packer.terminal import new_console, new_table
 from trainer.profile.analysis import LayerUse
 from trainer.profile.document import Profile
+from trainer.profile.words import Unit, told
 
 _LAYERS = 7  # types shown; the rest is one line
 _SYNCS = 3
@@ -63,45 +64,58 @@ def _setting(profile: Profile) -> str:
 
 
 def _times(profile: Profile) -> Table:
-    found, about = profile.found, profile.about
-    table = new_table("Time of a step", "", "s", "")
-    step = about.plain_step_s or 1.0
+    found, step = profile.found, profile.step_s
+    unit = Unit.for_step(step)
+    table = _table("Time of a step", "", unit.name, "")
     for name, seconds in (
-        ("step", about.plain_step_s),
+        ("step", step),
         ("device busy", found.device_busy_s),
         ("CPU enqueues", profile.enqueue_s),
         ("waits for the CPU", profile.cpu_wait_s),
         ("waits for data", found.data_wait_s),
-        ("waits for other ranks", found.communication_s),
+        ("waits for ranks", found.communication_s),
     ):
-        table.add_row(name, f"{seconds:.3f}", f"{seconds / step:.0%}")
+        table.add_row(name, unit(seconds), f"{seconds / step:.0%}")
     return table
 
 
 def _phases(profile: Profile) -> Table:
-    table = new_table("By part", "", "work, s", "launches", "memory, MB")
+    unit = Unit.for_step(profile.step_s)
+    table = _table("By part", "", f"work, {unit.name}", "launches", "peak MB")
     for use in profile.found.phases:
         memory = profile.memory.get(use.phase)
         table.add_row(
-            use.phase, f"{use.work_s:.3f}", f"{use.launches:,.0f}", "" if memory is None else f"{memory / 1e6:,.0f}"
+            use.phase, unit(use.work_s), f"{use.launches:,.0f}", "" if memory is None else f"{memory / 1e6:,.0f}"
         )
     return table
 
 
 def _layers(profile: Profile) -> Table:
-    found = profile.found
-    table = new_table("By type of layer", "", "launches", "", "work, s", "")
-    table.add_column("most of it in", justify="left", no_wrap=True, overflow="ellipsis")
+    found, unit = profile.found, Unit.for_step(profile.step_s)
+    table = _table("By type of layer", "", "launches", "", f"work, {unit.name}", "")
+    table.add_column("most of it in")
     whole = sum(use.seconds for use in found.layers) or 1.0
     for use in (*found.layers[:_LAYERS], *_rest(found.layers[_LAYERS:])):
         table.add_row(
             printable(use.layer),
             f"{use.launches:,.0f}",
             f"{use.launches / max(found.launches, 1):.0%}",
-            f"{use.seconds:.3f}",
+            unit(use.seconds),
             f"{use.seconds / whole:.0%}",
-            ", ".join(f"{printable(name)} {seconds:.3f}" for name, seconds in use.top),
+            # The one column that gives way on a narrow terminal.
+            Text(
+                ", ".join(f"{printable(name)} {seconds / (use.seconds or 1):.0%}" for name, seconds in use.top),
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
         )
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = new_table(title, *columns)
+    for column in table.columns:
+        column.no_wrap = True
     return table
 
 
@@ -118,7 +132,7 @@ def _counts(profile: Profile) -> str:
     things = "operations" if about.device == "cpu" else "launches"
     return (
         f"{found.launches:,.0f} {things} a step, {found.launches / about.useful_tokens:.2f} a useful token. "
-        f"Under the profiler a step takes {found.step_s:.3f} s; that is taken off what the CPU does"
+        f"Under the profiler a step takes {told(found.step_s)}: what it adds is taken off"
     )
 
 
@@ -135,15 +149,18 @@ def _syncs(profile: Profile) -> Iterator[Text]:
 def _compiled(profile: Profile) -> Iterator[Text]:
     graphs = sum(each.kind == "graph" for each in profile.compiled)
     tuned = len(profile.compiled) - graphs
-    yield Text(f"In the window {graphs} graphs were compiled and {tuned} kernels tuned")
+    if profile.compiled:
+        yield Text(f"Compiled in the window: {graphs} graphs, {tuned} kernels tuned")
+    else:
+        yield Text("No code was compiled or tuned in the window")
 
 
 def _advice(profile: Profile) -> Iterator[Text]:
     if not profile.advice:
         yield Text("No change is predicted to save more than a hundredth of the step")
         return
-    total = profile.shares.total or 1.0
     for place, each in enumerate(profile.advice, start=1):
         yield Text.assemble(
-            (f"{place}. up to {each.gain_s:.3f} s ({each.gain_s / total:.0%})", "bold"), f": {printable(each.text)}"
+            (f"{place}. up to {told(each.gain_s)} ({each.gain_s / profile.step_s:.0%})", "bold"),
+            f": {printable(each.text)}",
         )

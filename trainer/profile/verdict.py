@@ -19,6 +19,7 @@ from typing import Literal
 
 from trainer.profile.about import About
 from trainer.profile.analysis import Analysis
+from trainer.profile.words import told
 
 Bound = Literal["launch", "compute", "memory-bandwidth", "communication", "data", "padding"]
 
@@ -36,7 +37,7 @@ class Shares:
 
     @property
     def total(self) -> float:
-        """The step."""
+        """The step: as by the clock, or as recorded where that was less."""
         return self.launch + self.compute + self.memory + self.communication + self.data + self.padding
 
 
@@ -77,13 +78,12 @@ def enqueue_s(found: Analysis, about: About) -> float:
 def judge(found: Analysis, about: About) -> Verdict:
     """The largest of the six."""
     shares = divide(found, about)
-    total = shares.total or 1.0
     things = "kernels" if about.device != "cpu" else "operations"
-    useful = f"{found.useful_s:.3f} s of useful work"
+    useful = f"{told(found.useful_s)} of useful work"
     said: dict[Bound, tuple[float, str]] = {
         "launch": (
             shares.launch,
-            f"goes into starting {found.launches:,.0f} {things}: the CPU takes {enqueue_s(found, about):.3f} s to ask for {useful}",
+            f"goes into starting {found.launches:,.0f} {things}: the CPU takes {told(enqueue_s(found, about))} to ask for {useful}",
         ),
         "compute": (shares.compute, f"goes into matrix products and attention, out of {useful}"),
         "memory-bandwidth": (
@@ -102,4 +102,4 @@ def judge(found: Analysis, about: About) -> Verdict:
     }
     bound = max(said, key=lambda name: said[name][0])
     seconds, why = said[bound]
-    return Verdict(bound=bound, share=seconds / total, said=why)
+    return Verdict(bound=bound, share=seconds / shares.total, said=why)

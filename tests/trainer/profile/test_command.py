@@ -1,0 +1,320 @@
+"""`trainer profile` on a real model and real rows: what it counts is right, what is planted is found, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.support import SAMPLE, TINY, run_module
+from tests.trainer.shards_fixture import random_rows, write_corpus, write_model
+from trainer import loader, loop
+from trainer.cli import main
+from trainer.model import PackedModel
+from trainer.profile import annotate, collect
+
+Report = dict[str, Any]
+Profile = Callable[..., Report]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small rows and a model of one gated-delta and one attention layer."""
+    folder = tmp_path_factory.mktemp("profile")
+    write_corpus(folder / "packed", rows=random_rows(9, seed=0))
+    write_model(folder / "model")
+    return folder
+
+
+@pytest.fixture
+def profile(place: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Profile:
+    """profile("--steps", "1") runs the command in this process and reads its JSON."""
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "7")  # what the command sets stays no longer than the test
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+    def run(*arguments: str) -> Report:
+        command = ["profile", "--shards", str(place / "packed"), "--model", str(place / "model"), "--init", "random"]
+        command += ["--no-tokenizer-check", "--rows-per-step", "2", "--steps", "2", "--warm-up", "1", "--json"]
+        main([*command, *arguments], standalone_mode=False)
+        return json.loads(capfd.readouterr().out)  # type: ignore[no-any-return]
+
+    return run
+
+
+class Working(TorchDispatchMode):
+    """Counts what the dispatcher is asked for: an independent count of a step's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if not func.is_view and func.namespace == "aten":
+            self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_report_has_the_fields_that_are_promised_and_they_agree(profile: Profile) -> None:
+    found = profile()
+    assert {
+        "step_s",
+        "device_busy_s",
+        "enqueue_s",
+        "data_wait_s",
+        "communication_s",
+        "launches_per_step",
+        "ops_per_useful_token",
+        "syncs",
+        "verdict",
+        "advice",
+    } <= found.keys()
+    about = found["about"]
+    assert about["slots"] == 128
+    assert found["ops_per_useful_token"] == pytest.approx(found["launches_per_step"] / about["useful_tokens"])
+    assert sum(found["shares"].values()) == pytest.approx(1)
+    assert found["verdict"] in {
+        f"{name}-bound" for name in ("launch", "compute", "memory-bandwidth", "data", "padding")
+    }
+    assert found["share"] == pytest.approx(max(found["shares"].values()))
+    assert 0 < found["device_busy_s"] <= found["step_under_profiler_s"]
+    assert sum(use["launches"] for use in found["layers"]) == pytest.approx(found["launches_per_step"])
+    assert sum(use["launches"] for use in found["phases"]) == pytest.approx(found["launches_per_step"], rel=0.02)
+    assert {use["layer"] for use in found["layers"]} >= {
+        "gated delta kernel",
+        "convolution kernel",
+        "Qwen3_5GatedDeltaNet",
+        "Qwen3_5Attention",
+        "Qwen3_5MLP",
+        "Qwen3_5RMSNorm",
+        "Embedding",
+        "loss",
+        "optimiser",
+    }
+    rest = next((use["launches"] for use in found["layers"] if use["layer"] == "rest of the model"), 0)
+    assert rest < 0.05 * found["launches_per_step"]  # next to everything has a layer, backward included
+    assert [use["phase"] for use in found["phases"]] == ["data", "forward", "loss", "backward", "optimiser"]
+    assert found["syncs"] == []
+    assert found["compiled"] == []
+
+
+def test_operations_are_those_that_the_dispatcher_is_asked_for(
+    profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    real = loop.train_step
+
+    def counted(*args: object, **kwargs: object) -> object:
+        with Working() as working:
+            result = real(*args, **kwargs)  # type: ignore[arg-type]
+        made = [
+            name for name in working.names if not name.startswith(("aten::empty", "aten::new_empty", "aten::_local"))
+        ]
+        steps.append(len(made))
+        return result
+
+    launches = profile("--rows-per-step", "1")["launches_per_step"]
+    monkeypatch.setattr(loop, "train_step", counted)
+    profile("--rows-per-step", "1")
+    # A dispatch mode sees a product as one operation and some composites as their parts; the two counts are near, not equal.
+    assert launches == pytest.approx(sum(steps[-2:]) / 2, rel=0.1)
+
+
+def test_a_planted_wait_is_found_in_each_layer_with_its_line(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = nn.SiLU.forward
+
+    def waits(self: nn.SiLU, x: Tensor) -> Tensor:
+        if float(x.sum()) > 1e30:
+            raise AssertionError
+        return real(self, x)
+
+    blocks = PackedModel.forward
+
+    def forward(self: PackedModel, *args: Any, **kwargs: Any) -> Tensor:
+        _read_back(args[0])
+        return blocks(self, *args, **kwargs)
+
+    monkeypatch.setattr(PackedModel, "forward", forward)
+    for block in (annotate,):
+        assert block
+    monkeypatch.setattr(nn.SiLU, "forward", waits)
+    found = profile()
+    lines = {each["where"]: each["count"] for each in found["syncs"]}
+    planted = f"tests/trainer/profile/test_command.py:{_read_back.__code__.co_firstlineno + 2} in _read_back"
+    assert lines[planted] == 2  # one a pass, two passes a step
+
+
+def _read_back(x: Tensor) -> None:
+    """Waits for the device."""
+    int(x.sum())
+
+
+def test_a_slow_loader_is_found(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = loader.read_pass
+
+    def slow(*args: Any, **kwargs: Any) -> object:
+        time.sleep(0.4)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(loader, "read_pass", slow)
+    found = profile()
+    assert found["verdict"] == "data-bound"
+    assert found["data_wait_s"] > 0.4  # two passes of 0.4 s are read a step, the step itself takes a fraction of one
+    assert "rows come too late" in found["advice"][0]["text"]
+
+
+def test_padded_batches_of_the_same_examples_hold_more_slots_and_as_many_tokens(profile: Profile) -> None:
+    packed, padded = profile("--steps", "3"), profile("--steps", "3", "--padded")
+    assert padded["about"]["useful_tokens"] == packed["about"]["useful_tokens"]
+    assert padded["about"]["slots"] > packed["about"]["slots"] * 1.2
+    assert padded["about"]["padding"] > packed["about"]["padding"]
+
+
+def test_activations_computed_again_are_seen(profile: Profile) -> None:
+    plain, again = profile(), profile("--activation-checkpointing", "full")
+    forward = {name: use for name in ("plain", "again") for use in []}
+    assert forward == {}
+    assert again["launches_per_step"] > plain["launches_per_step"] * 1.15
+    assert (
+        any("--activation-checkpointing" in each["text"] for each in again["advice"]) or again["shares"]["launch"] > 0.5
+    )
+
+
+def test_a_compiled_step_is_profiled_by_its_blocks_and_compiles_nothing_more(profile: Profile) -> None:
+    found = profile("--compile")
+    assert found["compiled"] == []
+    assert any(use["layer"].startswith("Qwen3_5GatedDeltaNet + Qwen3_5MLP") for use in found["layers"])
+    assert not any("--compile" in each["text"] for each in found["advice"])
+
+
+def test_a_trace_has_the_parts_of_a_step_by_name(profile: Profile, tmp_path: Path) -> None:
+    profile("--trace", str(tmp_path / "new" / "step.json"))
+    trace = json.loads((tmp_path / "new" / "step.json").read_text())
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert {f"phase: {part}" for part in ("step", "data", "forward", "loss", "backward", "optimiser")} <= names
+    assert "layer: gated delta kernel" in names
+
+
+def test_outside_of_a_profile_a_step_has_no_hooks_and_names_nothing(
+    place: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What profiling adds is there while the profiler is, and at no other time."""
+    named: list[str] = []
+    hooks: list[int] = []
+    real_phase, real_step = torch.profiler.record_function.__init__, collect.take_step
+
+    def seen(self: torch.profiler.record_function, name: str, *args: Any) -> None:
+        named.append(name)
+        real_phase(self, name, *args)
+
+    def step(ready: Any, work: Any, **kwargs: Any) -> object:
+        before = len(named)
+        result = real_step(ready, work, **kwargs)
+        ours = [name for name in named[before:] if name.startswith((annotate.PHASE, annotate.LAYER))]
+        registered = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in ready.model.modules())
+        wrapped = sum("delta_kernel" in vars(m) and m.delta_kernel.__name__ == "named" for m in ready.model.modules())
+        hooks.append(registered)
+        steps.append((len(ours), wrapped))
+        return result
+
+    steps: list[tuple[int, int]] = []
+    monkeypatch.setattr(torch.profiler.record_function, "__init__", seen)
+    monkeypatch.setattr(collect, "take_step", step)
+    profile()
+    # One to warm up and two by the clock, then one that is looked at and two that are recorded.
+    assert steps[:3] == [(0, 0)] * 3
+    assert all(count > 20 and wrapped == 1 for count, wrapped in steps[3:])
+    assert len(steps) == 6
+    assert hooks[0] == hooks[2] < hooks[3] == hooks[5]
+
+
+def test_hooks_are_gone_after_a_profile(place: Path) -> None:
+    from trainer.model import load_model
+
+    model = load_model(
+        str(place / "model"),
+        init="random",
+        seed=0,
+        dtype=torch.float32,
+        kernels="auto",
+        device="cpu",
+        vocab_at_least=97,
+    )
+
+    def state() -> list[tuple[int, int, list[str]]]:
+        return [
+            (len(m._forward_hooks), len(m._forward_pre_hooks), sorted(map(str, vars(m).values())))
+            for m in model.modules()
+        ]
+
+    before = state()
+    with annotate.watched(model, whole_blocks=False):
+        assert state() != before
+    assert state() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0"], "--steps 0: less than 1"),
+        (["--warm-up", "0"], "--warm-up 0: less than 1"),
+        (["--rows-per-step", "0"], "--rows-per-step 0: less than 1"),
+    ],
+)
+def test_wrong_use_is_two_lines(place: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    command = ["profile", "--shards", place / "packed", "--model", place / "model", "--init", "random"]
+    done = run_module("trainer", [*command, *arguments], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-2].startswith(f"error: {message}")
+    assert done.stderr.splitlines()[-1].startswith("hint: ")
+
+
+def test_a_report_is_one_screen_and_leaves_nothing_behind(place: Path, tmp_path: Path) -> None:
+    command = ["profile", "--shards", place / "packed", "--model", place / "model", "--init", "random"]
+    command += ["--no-tokenizer-check", "--steps", "1", "--warm-up", "1", "--rows-per-step", "2"]
+    done = run_module("trainer", command, cwd=tmp_path, COLUMNS="80", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "-bound: " in lines[0]
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in done.stdout
+    assert "USDT" not in done.stderr
+    assert "CPUAllocator" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("sample")
+    built = run_module(
+        "packer",
+        ["build", SAMPLE, "--tokenizer", TINY, "--capacity", "1024", "--limit", "80", "-o", folder / "packed"],
+        cwd=folder,
+    )
+    assert built.returncode == 0, built.stderr
+    yield folder / "packed"
+
+
+def test_the_bundled_hybrid_padded_is_padding_bound_and_packed_is_not(sample: Path, tmp_path: Path) -> None:
+    reports = []
+    for padded in ((), ("--padded",)):
+        command = ["profile", "--shards", sample, "--model", TINY, "--init", "random", "--rows-per-step", "2"]
+        done = run_module(
+            "trainer",
+            [*command, "--steps", "1", "--warm-up", "1", "--json", *padded],
+            cwd=tmp_path,
+            OMP_NUM_THREADS="1",
+        )
+        assert done.returncode == 0, done.stderr
+        reports.append(json.loads(done.stdout))
+    packed, padded_ = reports
+    assert padded_["about"]["padding"] > 0.3
+    assert packed["shares"]["padding"] < 0.1 < padded_["shares"]["padding"]
+    assert packed["verdict"] != "padding-bound"
