@@ -10,8 +10,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", "console", "files"}
+SHARED = {"types", "errors", "schema", "shards", "manifest", "digest", "order", "console", "files", "terminal"}
 PURE = ("plan", "exact_fill", "heuristics", "waiting", "layout", "order", "ledger", "savings", "schema", "types")
+# From a list of events to a verdict: no torch either, so that a trace made by hand is all that it takes.
+PURE_OF_PROFILE = (
+    "events",
+    "intervals",
+    "names",
+    "attribute",
+    "analysis",
+    "memory",
+    "about",
+    "verdict",
+    "advice",
+    "words",
+)
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
     "fsspec": {"packer/source.py", "packer/readers.py", "packer/store.py"},
@@ -28,6 +41,8 @@ ONE_ROOM = {
         "packer/console.py",
         "trainer/cli.py",
         "trainer/cli_export.py",
+        "trainer/cli_options.py",
+        "trainer/cli_profile.py",
     },
     "rich": {
         "packer/report.py",
@@ -36,6 +51,7 @@ ONE_ROOM = {
         "packer/report_diff.py",
         "packer/terminal.py",
         "packer/progress.py",
+        "trainer/profile/report.py",
     },
     "fla": {"trainer/kernels"},
     "causal_conv1d": {"trainer/kernels"},
@@ -103,6 +119,16 @@ def test_the_pure_modules_know_no_files_clocks_or_ambient_random_state(name: str
     assert "open(" not in source
 
 
+@pytest.mark.parametrize("name", PURE_OF_PROFILE)
+def test_what_judges_a_profile_knows_neither_torch_nor_a_clock(name: str) -> None:
+    path = ROOT / "trainer" / "profile" / f"{name}.py"
+    taken = set(imports(path, at_import_time=True))
+    assert not {top(found) for found in taken} & {"torch", "os", "pathlib", "time", "datetime", "random", "io"}
+    ours = {found.split(".")[2] for found in taken if found.startswith("trainer.profile.") and found.count(".") >= 2}
+    assert ours <= set(PURE_OF_PROFILE), f"{name} imports {ours - set(PURE_OF_PROFILE)}"
+    assert {found.split(".")[1] for found in taken if found.startswith("trainer.")} <= {"profile"}
+
+
 @pytest.mark.parametrize(
     "path", modules("packer") + modules("trainer"), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
@@ -121,6 +147,8 @@ def test_each_outside_library_has_one_room(path: Path) -> None:
             "packer/cli_folder.py",
             "packer/cli_repack.py",
             "trainer/cli.py",
+            "trainer/cli_options.py",
+            "trainer/cli_profile.py",
             "packer/__init__.py",
         )
     ],

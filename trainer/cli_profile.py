@@ -24,8 +24,10 @@ from trainer.config import RunConfig
 )
 @option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
 @option("init", choice(options.Init), "Its weights, or random ones made with --seed.")
-@click.option("--steps", type=int, default=3, help="Steps that are recorded.")
-@click.option("--warm-up", type=int, default=2, help="Steps before them: kernels are compiled and tuned.")
+@click.option("--steps", type=click.IntRange(min=1), default=3, help="Steps that are recorded.")
+@click.option(
+    "--warm-up", type=click.IntRange(min=1), default=2, help="Steps before them: kernels are compiled and tuned."
+)
 @click.option("--padded", is_flag=True, help="The same examples as 2-D padded batches, 4 examples each, instead.")
 @click.option(
     "--trace", type=click.Path(path_type=Path, dir_okay=False), help="Chrome/Perfetto trace to write, with our phases."

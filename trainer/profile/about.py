@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from trainer.kernels import Choice
+if TYPE_CHECKING:
+    from trainer.kernels import Choice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

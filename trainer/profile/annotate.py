@@ -50,7 +50,7 @@ def _layers(model: PackedModel, *, whole_blocks: bool) -> Iterator[tuple[nn.Modu
     base, blocks = model.model.base_model, model.blocks
     for block in blocks:
         if whole_blocks:
-            yield block, " + ".join(dict.fromkeys(type_name(child) for child in block.children()))
+            yield block, block_name(block)
         else:
             for child in block.children():
                 yield child, type_name(child)
@@ -58,6 +58,13 @@ def _layers(model: PackedModel, *, whole_blocks: bool) -> Iterator[tuple[nn.Modu
     for child in base.children():
         if id(child) not in inside and not isinstance(child, nn.ModuleList):
             yield child, type_name(child)
+
+
+def block_name(block: nn.Module) -> str:
+    """A whole block by what mixes tokens in it, as far as names tell: "Qwen3_5Attention block"."""
+    names = dict.fromkeys(type_name(child) for child in block.children())
+    mixing = [name for name in names if not name.endswith(("MLP", "Norm", "FeedForward", "Dropout"))]
+    return f"{' + '.join(mixing) or type_name(block)} block"
 
 
 def type_name(module: nn.Module) -> str:

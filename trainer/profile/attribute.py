@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trainer.profile.events import STEP, Event
-from trainer.profile.names import does_work, is_operator, is_product
+from trainer.profile.names import does_work, is_made_of_steps, is_operator, is_product, is_step
 
 # Whose work is in no layer. Loss and optimiser do not grow with the slots of a pass: only targets are projected.
 LOSS, OPTIMISER, REST, SHARDING, COMMUNICATION = (
@@ -104,13 +104,15 @@ class Phases:
 
 @dataclass(slots=True)
 class _Frame:
-    """An event whose end has not come. layer: that it lies in; node: (lane, sequence) of the backward node that it lies in instead."""
+    """An event whose end has not come. layer: that it lies in; node: (lane, sequence) of the backward node that it lies in instead. worked: whether an
+    operator inside it is work. steps: those inside of it that are work unless it is. inside: nanoseconds of work inside it."""
 
     event: Event
     layer: str | None
     node: tuple[int, int] | None
     operator: str
     worked: bool = False
+    steps: list[tuple[_Frame, int]] = field(default_factory=list)
     inside: int = 0
 
 
@@ -226,16 +228,28 @@ def _walk(lane: list[Event], phases: Phases, found: _Found) -> None:
 def _leave(stack: list[_Frame], found: _Found) -> None:
     """Ends the innermost event. An operator is work where nothing inside it is: what only calls others is the host's part."""
     frame = stack.pop()
-    event = frame.event
+    event, above = frame.event, stack[-1] if stack else None
     length = event.end - event.start
-    operation = event.kind == "graph" or (
-        event.kind == "op" and is_operator(event.name) and not frame.worked and does_work(event.name)
-    )
-    if operation:
+    if event.kind == "op" and _is_work(frame):
+        frame.steps, frame.inside = [(frame, length)] if is_step(event.name) else [], length
+        if not frame.steps:
+            frame.worked = True
+            found.operations.append((frame, length))
+    elif event.kind == "graph":
         found.operations.append((frame, length - frame.inside))
-    if stack:
-        stack[-1].worked |= operation or frame.worked
-        stack[-1].inside += length if operation else frame.inside
+        frame.inside = length
+    if above is not None and above.event.kind == "op":
+        above.steps += frame.steps
+    else:
+        found.operations += frame.steps
+    if above is not None:
+        above.worked |= frame.worked
+        above.inside += frame.inside
+
+
+def _is_work(frame: _Frame) -> bool:
+    name = frame.event.name
+    return does_work(name) and not frame.worked and not (frame.steps and is_made_of_steps(name))
 
 
 def _layer(frame: _Frame, phase: str, makers: dict[tuple[int, int], str]) -> str:

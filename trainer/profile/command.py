@@ -24,11 +24,11 @@ from trainer.setup import make_ready
 
 
 def profile(config: RunConfig, *, steps: int, warm_up: int, padded: bool, json: bool, trace: Path | None) -> int:
-    """Profiles, tells what was found, returns 0. Every rank of a torchrun calls it; rank 0 tells of itself. Raises UserError for wrong use.
+    """Profiles, tells what was found, returns 0. Every rank of a torchrun calls it; rank 0 tells of itself. steps, warm_up: at least 1. Raises UserError for
+    wrong use.
 
     The run's own folder is a temporary one: nothing is left but what `trace` names.
     """
-    _refuse(steps=steps, warm_up=warm_up)
     with start_ranks() as ranks, ExitStack() as stack:
         if padded and ranks.world > 1:
             raise UserError(
@@ -51,12 +51,6 @@ def profile(config: RunConfig, *, steps: int, warm_up: int, padded: bool, json: 
                 say("trace", f"{trace}: open it in ui.perfetto.dev or chrome://tracing")
         ranks.barrier()
     return 0
-
-
-def _refuse(*, steps: int, warm_up: int) -> None:
-    for name, value, least in (("--steps", steps, 1), ("--warm-up", warm_up, 1)):
-        if value < least:
-            raise UserError(f"{name} {value}: less than {least}", f"give at least {least}")
 
 
 def _tell(found: Profile, *, json: bool) -> None:

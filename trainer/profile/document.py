@@ -73,6 +73,8 @@ class Profile:
             "hidden_communication_s": found.hidden_communication_s,
             "useful_s": found.useful_s,
             "fixed_s": found.fixed_s,
+            "recompute_s": found.recompute_s,
+            "waits_per_step": found.waits,
             "launches_per_step": found.launches,
             "ops_per_useful_token": found.launches / about.useful_tokens,
             "syncs": [asdict(each) for each in self.syncs],

@@ -31,6 +31,8 @@ _NO_WORK = {
     "is_pinned",
     "item",
     "lift_fresh",
+    "mH",
+    "mT",
     "movedim",
     "narrow",
     "numpy_T",
@@ -51,6 +53,7 @@ _NO_WORK = {
     "squeeze_",
     "t",
     "t_",
+    "to",
     "tensor_split",
     "transpose",
     "transpose_",
@@ -64,6 +67,12 @@ _NO_WORK = {
     "view_as_complex",
     "view_as_real",
 }
+# Steps of other operators as well as operators: filling what is summed into, say. A GPU does most of these inside of one kernel.
+_STEPS = {"fill_", "zero_", "copy_"}
+# Made of such steps and nothing else.
+_OF_STEPS = re.compile(
+    r"^(_to_copy|type_as|pad|clone|repeat|(select|slice|split|narrow|unbind)\w*_backward|constant_pad_nd|(new_)?(zeros|ones|full)(_like)?)$"
+)
 # They start an exchange, which is counted by itself.
 _EXCHANGES = ("c10d", "_c10d_functional")
 _NO_OPERATORS = ("autograd", "torch", "profiler")
@@ -86,6 +95,16 @@ def does_work(operator: str) -> bool:
     """Whether an operator that calls no other working operator gives the device something to do."""
     space, _, name = operator.partition("::")
     return not (space in _EXCHANGES or name in _NO_WORK or name.startswith(("empty", "new_empty", "sym_")))
+
+
+def is_step(operator: str) -> bool:
+    """Whether it counts only where no other operator's work is made of it."""
+    return operator.partition("::")[2] in _STEPS
+
+
+def is_made_of_steps(operator: str) -> bool:
+    """Whether an operator that calls steps is nothing but them."""
+    return bool(_OF_STEPS.match(operator.partition("::")[2]))
 
 
 @lru_cache(maxsize=4096)  # hundreds of thousands of calls with a few hundred names

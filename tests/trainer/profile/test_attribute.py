@@ -88,6 +88,25 @@ def test_an_operator_that_only_calls_others_is_not_work_and_views_are_none() -> 
     assert len(found.launches) == 2
 
 
+def test_a_step_of_an_operator_counts_only_where_the_operator_is_made_of_steps() -> None:
+    trace = Trace().step(0, 100).phase("forward", 0, 100)
+    trace.host("op", "aten::sum", 0, 10).host("op", "aten::fill_", 2, 4)  # a sum, which fills what it sums into
+    trace.host("op", "aten::to", 20, 30).host("op", "aten::_to_copy", 21, 29).host("op", "aten::copy_", 23, 28)
+    trace.host("op", "aten::constant_pad_nd", 40, 60).host("op", "aten::fill_", 42, 46).host(
+        "op", "aten::copy_", 50, 58
+    )
+    trace.host("op", "aten::outer", 70, 90).host("op", "aten::fill_", 71, 73).host("op", "aten::mul", 75, 85)
+    work = attribute(trace.events, host_is_device=True).work
+    assert sorted((each.start // 1000, each.name, each.own // 1000) for each in work) == [
+        (0, "aten::sum", 10),
+        (23, "aten::copy_", 5),
+        (42, "aten::fill_", 4),
+        (50, "aten::copy_", 8),
+        (71, "aten::fill_", 2),
+        (75, "aten::mul", 10),
+    ]
+
+
 def test_a_compiled_graph_is_work_and_what_it_calls_is_not_counted_twice() -> None:
     trace = Trace().step(0, 100).phase("forward", 0, 100).host("graph", "compiled graph", 10, 60)
     trace.host("op", "aten::mm", 20, 45)
