@@ -26,7 +26,10 @@ from trainer.config import RunConfig
 @option("init", choice(options.Init), "Its weights, or random ones made with --seed.")
 @click.option("--steps", type=click.IntRange(min=1), default=3, help="Steps that are recorded.")
 @click.option(
-    "--warm-up", type=click.IntRange(min=1), default=2, help="Steps before them: kernels are compiled and tuned."
+    "--warm-up",
+    type=click.IntRange(min=1),
+    default=3,
+    help="Steps before them: kernels are compiled and tuned, rows read ahead are used up.",
 )
 @click.option("--padded", is_flag=True, help="The same examples as 2-D padded batches, 4 examples each, instead.")
 @click.option(

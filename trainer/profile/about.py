@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
     """device: "cpu" or "cuda"; device_name: as it calls itself. steps: in the window, warm_up: before it. Of a step of this rank, mean: passes, slots (with
-    padding), useful_tokens. plain_step_s: seconds of a step without the profiler, which slows the host. padded: examples ran as padded batches. rows_per_step to checkpointing: the run's options. layers: what computes each
+    padding), useful_tokens. plain_step_s: seconds of a step without the profiler, which slows the host; plain_data_s: of them, the host waiting for rows; read_s: what it takes to read a
+    step's rows. padded: examples ran as padded batches. rows_per_step to checkpointing: the run's options. layers: what computes each
     kind of layer and why. at_address: the shards are fetched from an address."""
 
     model: str
@@ -26,6 +27,8 @@ class About:
     slots: float
     useful_tokens: float
     plain_step_s: float
+    plain_data_s: float
+    read_s: float
     padded: bool
     rows_per_step: int
     micro_rows: int

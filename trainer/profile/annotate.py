@@ -33,12 +33,13 @@ def watched(model: PackedModel, *, whole_blocks: bool) -> Iterator[None]:
     """While inside, the forward of every layer is annotated with its type, that of each kernel of ours inside with its own, and the loss as a part of the
     step.
 
-    whole_blocks: a block is one layer, not its parts: inside of compiled code a hook would change what is compiled.
+    whole_blocks: a block is one layer, not its parts: inside of compiled code a hook, or another kernel than was compiled for, would change what is
+    compiled.
     """
     with ExitStack() as stack:
         for module, name in _layers(model, whole_blocks=whole_blocks):
             _annotate(stack, module, LAYER + name)
-        for module in model.modules():
+        for module in [] if whole_blocks else model.modules():
             if isinstance(module, SegmentedLayer):
                 for kind in module.kinds:
                     _annotate_kernel(stack, module, kind)

@@ -1,17 +1,19 @@
 """Runs the trainer's own steps: some to warm up, some by the clock alone, one to look at, and those that the profiler records.
 
 The step that is looked at finds what costs too much to find in a recorded one: which source lines wait for the device, and every allocation. The steps by
-the clock tell how much the profiler itself slows a step.
+the clock tell how much the profiler itself slows a step. Rows are read ahead, so that a few steps do not show a loader that is too slow for many: how long
+it takes to read a step's rows is measured where they are read.
 
     recording = collect(ready, padded=False, warm_up=2, steps=3, trace=None)
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,17 +57,18 @@ class Recording:
 
 
 def collect(ready: Ready, *, padded: bool, warm_up: int, steps: int, trace: Path | None) -> Recording:
-    """Makes warm_up steps, `steps` by the clock, one to look at, and `steps` that are recorded. Every rank calls it. trace: where to write what the profiler recorded.
+    """Makes `steps_made` steps, of which the last `steps` are recorded. Every rank calls it. trace: where to write what the profiler recorded.
 
     Raises UserError where a step cannot be made or the trace cannot be written.
     """
     ranks, config = ready.ranks, ready.prepared.config
     check = ShardCheck(ready.prepared.corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
     try:
-        with Prefetch(_work(ready, check, padded=padded), depth=READ_AHEAD) as ahead:
+        reads: list[float] = []
+        with Prefetch(_clocked(_work(ready, check, padded=padded), reads), depth=READ_AHEAD) as ahead:
             for _ in range(warm_up):
                 _step(ready, ahead, unnamed)
-            plain_step_s = _by_the_clock(ready, ahead, steps)
+            plain = _by_the_clock(ready, ahead, steps)
             with watched(ready.model, whole_blocks=config.compile):
                 syncs, memory = _look(ready, ahead)
                 known = Known.now()
@@ -73,12 +76,14 @@ def collect(ready: Ready, *, padded: bool, warm_up: int, steps: int, trace: Path
                     done = [_recorded(ready, ahead) for _ in range(steps)]
                     _wait(ranks.device)
                 compiled = known.since()
+        # Reading goes on while steps are made: the usual time, not that of a read that a busy moment held up.
+        plain = plain.with_reads_of(statistics.median(reads))
     finally:
         check.close()
     if trace is not None:
         ranks.together(lambda: _export(profiler, trace) if ranks.first else None)
     return Recording(
-        about=_about(ready, done, padded=padded, warm_up=warm_up, plain_step_s=plain_step_s),
+        about=_about(ready, done, padded=padded, warm_up=warm_up, plain=plain),
         events=events_of(profiler, device=ranks.device),
         syncs=syncs,
         compiled=compiled,
@@ -93,6 +98,17 @@ def _work(ready: Ready, check: ShardCheck, *, padded: bool) -> Iterator[StepWork
     if padded:
         return padded_steps(plans, prepared.corpus, seed=prepared.config.seed, weighted=ready.shape.weighted, pin=pin)
     return read_steps(plans, prepared.corpus, rank=ranks.rank, shape=ready.shape, pin=pin, check=check)
+
+
+def _clocked(source: Iterator[StepWork], seconds: list[float]) -> Iterator[StepWork]:
+    """The same work; notes how long each step's takes to be read."""
+    while True:
+        began = time.perf_counter()
+        work = next(source, None)
+        if work is None:
+            return
+        seconds.append(time.perf_counter() - began)
+        yield work
 
 
 def _step(ready: Ready, ahead: Prefetch[StepWork], named: Phase) -> StepWork:
@@ -112,13 +128,38 @@ def _step(ready: Ready, ahead: Prefetch[StepWork], named: Phase) -> StepWork:
     return work
 
 
-def _by_the_clock(ready: Ready, ahead: Prefetch[StepWork], steps: int) -> float:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plain:
+    """Seconds of a step by the clock, those of them that the host waited for rows, and what it takes to read a step's rows."""
+
+    step_s: float
+    data_s: float
+    read_s: float = 0.0
+
+    def with_reads_of(self, read_s: float) -> _Plain:
+        """The same step in a long run: nothing is left of what was read ahead, and a step takes as long as reading its rows."""
+        working = self.step_s - self.data_s
+        waits = max(self.data_s, read_s - working)
+        return _Plain(step_s=working + waits, data_s=waits, read_s=read_s)
+
+
+def _by_the_clock(ready: Ready, ahead: Prefetch[StepWork], steps: int) -> _Plain:
+    waited = 0.0
+
+    @contextmanager
+    def clocked(name: str) -> Iterator[None]:
+        nonlocal waited
+        began = time.perf_counter()
+        yield
+        if name == "data":
+            waited += time.perf_counter() - began
+
     _wait(ready.ranks.device)
     began = time.perf_counter()
     for _ in range(steps):
-        _step(ready, ahead, unnamed)
+        _step(ready, ahead, clocked)
     _wait(ready.ranks.device)
-    return (time.perf_counter() - began) / steps
+    return _Plain(step_s=(time.perf_counter() - began) / steps, data_s=waited / steps)
 
 
 def _recorded(ready: Ready, ahead: Prefetch[StepWork]) -> StepWork:
@@ -173,7 +214,7 @@ def _export(profiler: profile, trace: Path) -> None:
         raise UserError(f"--trace {trace}: cannot be written ({error.strerror})", "give another path") from None
 
 
-def _about(ready: Ready, done: list[StepWork], *, padded: bool, warm_up: int, plain_step_s: float) -> About:
+def _about(ready: Ready, done: list[StepWork], *, padded: bool, warm_up: int, plain: _Plain) -> About:
     prepared, device = ready.prepared, ready.ranks.device
     config, passes = prepared.config, [each for work in done for each in work.passes]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
@@ -188,7 +229,9 @@ def _about(ready: Ready, done: list[StepWork], *, padded: bool, warm_up: int, pl
         passes=len(passes) / len(done),
         slots=sum(each.shape.slots for each in passes) / len(done),
         useful_tokens=sum(each.useful_tokens for each in passes) / len(done),
-        plain_step_s=plain_step_s,
+        plain_step_s=plain.step_s,
+        plain_data_s=plain.data_s,
+        read_s=plain.read_s,
         padded=padded,
         rows_per_step=config.rows_per_step,
         micro_rows=config.micro_rows,

@@ -68,7 +68,7 @@ class Profile:
             "device_busy_s": found.device_busy_s,
             "enqueue_s": self.enqueue_s,
             "cpu_wait_s": self.cpu_wait_s,
-            "data_wait_s": found.data_wait_s,
+            "data_wait_s": self.shares.data,
             "communication_s": found.communication_s,
             "hidden_communication_s": found.hidden_communication_s,
             "useful_s": found.useful_s,

@@ -10,7 +10,8 @@ B segments of L slots each, which is the same arithmetic: causal layers see the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,27 +32,33 @@ def side_length(lengths: Sequence[int]) -> int:
 
 
 def padded_steps(
-    plans: Iterator[StepPlan], corpus: Corpus, *, seed: int, weighted: bool, pin: bool
+    plans: Iterable[StepPlan], corpus: Corpus, *, seed: int, weighted: bool, pin: bool
 ) -> Iterator[StepWork]:
-    """The work of one rank that computes whole steps alone: the examples of each step's rows, 4 a pass."""
-    for plan in plans:
-        rows = [corpus[int(row)] for row in plan.rows[_trained(plan)]]
-        examples = [(row, place) for row in rows for place in range(row.num_examples)]
-        order = permutation(len(examples), seed, plan.step)
-        batches = [order[at : at + EXAMPLES] for at in range(0, len(order), EXAMPLES)]
-        passes = [
-            _pass([examples[int(each)] for each in batch], pad=corpus.manifest.pad_id, weighted=weighted, pin=pin)
-            for batch in batches
-        ]
-        yield StepWork(plan=plan, passes=tuple(passes))
+    """The work of one rank that computes whole steps alone: the examples of all these steps' rows, in random order, shared out among as many steps.
+
+    Among all of them, because a packed row holds examples of like lengths, and a padded batch out of one row would be better than any that is drawn from
+    a corpus.
+    """
+    plans = list(plans)
+    rows = [corpus[int(row)] for plan in plans for row in plan.deal.rows[plan.deal.weights]]
+    examples = [(row, place) for row in rows for place in range(row.num_examples)]
+    shares = np.array_split(permutation(len(examples), seed), len(plans))
+    for plan, share in zip(plans, shares, strict=True):
+        batches = [share[at : at + EXAMPLES] for at in range(0, len(share), EXAMPLES)]
+        drawn = [pad_together([examples[int(each)] for each in batch], pad=corpus.manifest.pad_id) for batch in batches]
+        with_targets = sum(int(mask.any()) for row in drawn for mask in row.loss_mask.reshape(row.num_segments, -1))
+        yield StepWork(
+            plan=replace(
+                plan,
+                supervised=sum(row.num_supervised for row in drawn),
+                squares=sum(row.sum_sq_len for row in drawn),
+                examples=with_targets if weighted else None,
+            ),
+            passes=tuple(_pass(row, weighted=weighted, pin=pin) for row in drawn),
+        )
 
 
-def _trained(plan: StepPlan) -> np.ndarray:
-    return np.isin(plan.rows, plan.deal.rows[plan.deal.weights])
-
-
-def _pass(examples: Sequence[tuple[Row, int]], *, pad: int, weighted: bool, pin: bool) -> Batch:
-    row = pad_together(examples, pad=pad)
+def _pass(row: Row, *, weighted: bool, pin: bool) -> Batch:
     shape = Shape(
         rows=1,
         capacity=len(row.input_ids),

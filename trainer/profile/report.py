@@ -72,7 +72,7 @@ def _times(profile: Profile) -> Table:
         ("device busy", found.device_busy_s),
         ("CPU enqueues", profile.enqueue_s),
         ("waits for the CPU", profile.cpu_wait_s),
-        ("waits for data", found.data_wait_s),
+        ("waits for data", profile.shares.data),
         ("waits for ranks", found.communication_s),
     ):
         table.add_row(name, unit(seconds), f"{seconds / step:.0%}")

@@ -60,14 +60,22 @@ def divide(found: Analysis, about: About) -> Shares:
         compute=max(found.product_s - products_on_padding, 0.0),
         memory=max(found.useful_s - found.product_s - (on_padding - products_on_padding), 0.0),
         communication=found.communication_s,
-        data=found.data_wait_s,
+        data=data_wait_s(found, about),
         padding=on_padding,
     )
 
 
+def data_wait_s(found: Analysis, about: About) -> float:
+    """The device idle for want of rows. A step that the profiler slows leaves the loader time to catch up, so it is what the host waits without, times the
+    part of such waits in which the device was seen to be idle, where waits were seen."""
+    in_data = sum(use.host_s for use in found.phases if use.phase == "data")
+    caught_up = in_data < about.plain_data_s / 2
+    return about.plain_data_s if caught_up or not in_data else about.plain_data_s * found.data_wait_s / in_data
+
+
 def profiler_s(found: Analysis, about: About) -> float:
-    """What the profiler adds to a step."""
-    return max(found.step_s - about.plain_step_s, 0.0)
+    """What the profiler adds to a step, waits for rows left out."""
+    return max((found.step_s - found.data_wait_s) - (about.plain_step_s - data_wait_s(found, about)), 0.0)
 
 
 def enqueue_s(found: Analysis, about: About) -> float:
@@ -94,7 +102,10 @@ def judge(found: Analysis, about: About) -> Verdict:
             shares.communication,
             f"goes by waiting for exchanges among {about.world:,} ranks with no computation beside them",
         ),
-        "data": (shares.data, "goes by waiting for rows"),
+        "data": (
+            shares.data,
+            f"goes by waiting for rows: reading those of a step takes {told(about.read_s)}",
+        ),
         "padding": (
             shares.padding,
             f"goes into work on padding: {about.padding:.0%} of {about.slots:,.0f} slots hold no token of an example",

@@ -11,7 +11,7 @@ from packer.shards import Corpus
 from tests.trainer.shards_fixture import random_rows, write_corpus
 from trainer.batch import Shape
 from trainer.config import RunConfig
-from trainer.loader import ShardCheck, plan_step, read_steps
+from trainer.loader import ShardCheck, StepWork, plan_step, read_steps
 from trainer.prepare import Counts, prepare
 from trainer.profile.padded import pad_together, padded_steps, side_length
 
@@ -49,7 +49,7 @@ def test_each_example_lies_at_the_start_of_its_own_row_of_the_batch(corpus: Corp
     assert padded.tokens == int(row.lengths[:3].sum())
 
 
-def test_a_padded_step_has_the_tokens_and_targets_of_the_packed_one(corpus: Corpus, tmp_path: Path) -> None:
+def test_padded_steps_have_the_tokens_and_targets_of_the_packed_ones(corpus: Corpus, tmp_path: Path) -> None:
     config = RunConfig(
         shards=str(tmp_path / "packed"), model="m", steps=3, rows_per_step=2, skip_rows=(1, 4), eval_every=0
     )
@@ -60,11 +60,20 @@ def test_a_padded_step_has_the_tokens_and_targets_of_the_packed_one(corpus: Corp
     packed = list(read_steps(iter(plans), corpus, rank=0, shape=shape, pin=False, check=check))
     check.close()
     padded = list(padded_steps(iter(plans), corpus, seed=0, weighted=False, pin=False))
-    for one, other in zip(packed, padded, strict=True):
-        assert sum(batch.useful_tokens for batch in one.passes) == sum(batch.useful_tokens for batch in other.passes)
-        assert sum(batch.count for batch in one.passes) == sum(batch.count for batch in other.passes)
-        targets = [sorted(int(t) for b in work.passes for t in b.targets[: b.count]) for work in (one, other)]
-        assert targets[0] == targets[1]
-        assert one.plan.denominator == other.plan.denominator
-        assert all(batch.segments.num_segments <= 4 for batch in other.passes)
-    assert sum(b.shape.slots for w in padded for b in w.passes) > sum(b.useful_tokens for w in padded for b in w.passes)
+
+    def targets(steps: list[StepWork]) -> list[int]:
+        return sorted(int(t) for work in steps for b in work.passes for t in b.targets[: b.count])
+
+    assert len(padded) == len(packed) == 3
+    assert targets(padded) == targets(packed)
+    useful = [sum(b.useful_tokens for work in steps for b in work.passes) for steps in (packed, padded)]
+    assert useful[0] == useful[1] > 0
+    for work in padded:
+        assert work.plan.denominator == sum(batch.count for batch in work.passes) > 0
+        assert all(batch.segments.num_segments <= 4 for batch in work.passes)
+        assert all(batch.shape.slots % 64 == 0 for batch in work.passes)
+    assert sum(b.shape.slots for w in padded for b in w.passes) > useful[0]
+    weighted = list(padded_steps(iter(plans), corpus, seed=0, weighted=True, pin=False))
+    assert [work.plan.denominator for work in weighted] == [
+        sum(batch.segments.num_segments for batch in work.passes) for work in padded
+    ]  # every example here has a target

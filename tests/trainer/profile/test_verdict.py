@@ -27,7 +27,7 @@ def test_the_shares_of_a_step_add_up_to_it() -> None:
     trace.kernel("gemm", 120, 300, asked=101).kernel("vectorized", 280, 400, asked=103, stream=OTHER_STREAM)
     trace.kernel("ncclDevKernel_AllGather", 390, 500, asked=105, kind="communication", stream=9)
     trace.kernel("gemm", 520, 600, asked=510).kernel("vectorized", 700, 703, asked=690)
-    shares = divide(found(trace), about(step_s=1000 * SECOND, useful=600))
+    shares = divide(found(trace), about(step_s=1000 * SECOND, useful=600, data_s=100 * SECOND))
     assert shares.total == pytest.approx(1000 * SECOND)
     assert min(shares.launch, shares.compute, shares.memory, shares.communication, shares.data, shares.padding) > 0
 
@@ -63,13 +63,37 @@ def test_two_thousand_launches_of_real_work_are_not_launch_bound() -> None:
 
 def test_a_slow_loader_makes_a_step_data_bound() -> None:
     trace = Trace().step(0, 1000).phase("data", 0, 700).phase("forward", 700, 1000).kernel("gemm", 710, 1000, asked=700)
-    verdict = judge(found(trace), about(step_s=1000 * SECOND))
+    late = about(step_s=1000 * SECOND, data_s=700 * SECOND)
+    verdict = judge(found(trace), late)
     assert (verdict.bound, verdict.share) == ("data", pytest.approx(0.7))
-    first = advise(found(trace), about(step_s=1000 * SECOND), syncs=(), compiled=())[0]
+    first = advise(found(trace), late, syncs=(), compiled=())[0]
     assert "rows come too late" in first.text
     assert first.gain_s == pytest.approx(700 * SECOND)
-    address = advise(found(trace), about(step_s=1000 * SECOND, at_address=True), syncs=(), compiled=())[0]
-    assert "from an address" in address.text
+    assert "from an address" in advise(found(trace), replace(late, at_address=True), syncs=(), compiled=())[0].text
+
+
+def test_a_loader_that_catches_up_while_the_profiler_slows_the_step_is_slow_all_the_same() -> None:
+    # By the clock a step of 300 waits 700 for its rows; under the profiler it takes 900, mostly the host, and waits for 100 of them.
+    trace = Trace().step(0, 1000).phase("data", 0, 100).phase("forward", 100, 1000).kernel("gemm", 710, 1000, asked=700)
+    late = about(step_s=1000 * SECOND, data_s=700 * SECOND)
+    shares = divide(found(trace), late)
+    assert shares.data == pytest.approx(700 * SECOND)
+    assert shares.launch == pytest.approx((610 + 5 - 600) * SECOND)
+    assert judge(found(trace), late).bound == "data"
+
+
+def test_so_is_one_of_which_the_recorded_steps_saw_nothing_but_a_moment_under_work() -> None:
+    trace = Trace().step(0, 1000).phase("data", 100, 101).kernel("gemm", 0, 1000, asked=0)
+    late = about(step_s=1700 * SECOND, data_s=700 * SECOND)
+    assert divide(found(trace), late).data == pytest.approx(700 * SECOND)
+
+
+def test_a_wait_for_rows_that_the_device_works_through_is_none() -> None:
+    trace = Trace().step(0, 1000).phase("data", 0, 600).phase("forward", 600, 1000).kernel("gemm", 0, 450, asked=0)
+    trace.kernel("gemm", 600, 1000, asked=600)
+    shares = divide(found(trace), about(step_s=1000 * SECOND, data_s=600 * SECOND))
+    assert shares.data == pytest.approx(150 * SECOND)
+    assert shares.total == pytest.approx(1000 * SECOND)
 
 
 def test_only_communication_with_nothing_beside_it_makes_a_step_communication_bound() -> None:
@@ -196,7 +220,7 @@ def test_at_most_three_are_told_the_largest_first_and_none_below_a_hundredth() -
     trace = Trace().step(0, 1000).phase("data", 0, 200).phase("forward", 200, 1000).host("layer", "MLP", 200, 1000)
     for place in range(8):
         trace.kernel("vectorized", 200 + place * 100, 250 + place * 100, asked=200 + place * 100)
-    all_of_it = about(step_s=1000 * SECOND, useful=600, compiled=False, checkpointing="full")
+    all_of_it = about(step_s=1000 * SECOND, data_s=200 * SECOND, useful=600, compiled=False, checkpointing="full")
     advice = advise(found(trace), all_of_it, syncs=(), compiled=())
     assert len(advice) == 3
     assert [each.gain_s for each in advice] == sorted((each.gain_s for each in advice), reverse=True)

@@ -87,6 +87,7 @@ class Trace:
 def about(
     *,
     step_s: float,
+    data_s: float = 0.0,
     device: str = "cuda",
     slots: float = 1000,
     useful: float = 1000,
@@ -114,6 +115,8 @@ def about(
         slots=slots,
         useful_tokens=useful,
         plain_step_s=step_s,
+        plain_data_s=data_s,
+        read_s=0.0,
         padded=padded,
         rows_per_step=8,
         micro_rows=1,
