@@ -1,6 +1,6 @@
-"""Runs the trainer's own steps: some to warm up, some by the clock alone, one to look at, and those that the profiler records.
+"""Runs the trainer's own steps: some to warm up, some by the clock alone, two to look at, and those that the profiler records.
 
-The step that is looked at finds what costs too much to find in a recorded one: which source lines wait for the device, and every allocation. The steps by
+The steps that are looked at find what costs too much to find in a recorded one: which source lines wait for the device, and every allocation. The steps by
 the clock tell how much the profiler itself slows a step. Rows are read ahead, so that a few steps do not show a loader that is too slow for many: how long
 it takes to read a step's rows is measured where they are read.
 
@@ -13,7 +13,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from trainer.profile.padded import padded_steps
 from trainer.profile.sources import Sources
 from trainer.setup import Ready
 
-_LOOKED_AT = 1
+_LOOKED_AT = 2
 
 
 def steps_made(warm_up: int, steps: int) -> int:
@@ -47,7 +47,7 @@ def steps_made(warm_up: int, steps: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recording:
-    """events: of the recorded steps. syncs: a step's, most first. compiled: in the window. memory: bytes at most in each part of a step."""
+    """events: of the recorded steps, on the first rank. syncs: a step's, most first. compiled: in the window. memory: bytes at most in each part of a step."""
 
     about: About
     events: list[Event]
@@ -70,7 +70,8 @@ def collect(ready: Ready, *, padded: bool, warm_up: int, steps: int, trace: Path
                 _step(ready, ahead, unnamed)
             plain = _by_the_clock(ready, ahead, steps)
             with watched(ready.model, whole_blocks=config.compile):
-                syncs, memory = _look(ready, ahead)
+                syncs = _waiting_lines(ready, ahead)
+                memory = _memory(ready, ahead)
                 known = Known.now()
                 with _profiler(ranks.device, memory=False) as profiler:
                     done = [_recorded(ready, ahead) for _ in range(steps)]
@@ -84,7 +85,7 @@ def collect(ready: Ready, *, padded: bool, warm_up: int, steps: int, trace: Path
         ranks.together(lambda: _export(profiler, trace) if ranks.first else None)
     return Recording(
         about=_about(ready, done, padded=padded, warm_up=warm_up, plain=plain),
-        events=events_of(profiler, device=ranks.device),
+        events=events_of(profiler, device=ranks.device) if ranks.first else [],
         syncs=syncs,
         compiled=compiled,
         memory=memory,
@@ -167,17 +168,21 @@ def _recorded(ready: Ready, ahead: Prefetch[StepWork]) -> StepWork:
         return _step(ready, ahead, phase)
 
 
-def _look(ready: Ready, ahead: Prefetch[StepWork]) -> tuple[tuple[Sync, ...], dict[str, int]]:
-    device = ready.ranks.device
-    held = _held(ready)
-    # Compiled code is looked at as it is: under a dispatch mode it would not run.
-    sources = Sources(device)
-    with _profiler(device, memory=True) as profiler, nullcontext() if ready.prepared.config.compile else sources:
+def _waiting_lines(ready: Ready, ahead: Prefetch[StepWork]) -> tuple[Sync, ...]:
+    """Of one step. Compiled code runs uncompiled in it: it has the same lines, and a compiled graph cannot be looked into."""
+    with torch.compiler.set_stance("force_eager"), Sources(ready.ranks.device) as sources:
+        _step(ready, ahead, unnamed)
+    counts = Counter(event.where for event in sources.events)
+    return tuple(Sync(where=where, count=count) for where, count in counts.most_common())
+
+
+def _memory(ready: Ready, ahead: Prefetch[StepWork]) -> dict[str, int]:
+    """Of one step."""
+    device, held = ready.ranks.device, _held(ready)
+    with _profiler(device, memory=True) as profiler:
         _step(ready, ahead, phase)
         _wait(device)
-    counts = Counter(event.where for event in sources.events)
-    syncs = tuple(Sync(where=where, count=count) for where, count in counts.most_common())
-    return syncs, peaks(events_of(profiler, device=device), held=held)
+    return peaks(events_of(profiler, device=device), held=held)
 
 
 def _held(ready: Ready) -> int:

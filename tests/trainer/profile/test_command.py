@@ -18,7 +18,7 @@ from packer.config import BuildConfig
 from packer.errors import UserError
 from tests.support import SAMPLE, TINY, run_module, write_jsonl
 from tests.trainer.shards_fixture import random_rows, write_corpus, write_model
-from trainer import loader, loop
+from trainer import loader, loop, parallel
 from trainer.cli import main
 from trainer.isolate_delta import SegmentedDelta
 from trainer.model import PackedModel
@@ -196,8 +196,20 @@ def test_activations_computed_again_are_seen(profile: Profile) -> None:
     assert layers[1]["optimiser"] == layers[0]["optimiser"]
 
 
-def test_a_compiled_step_is_profiled_by_its_blocks_and_compiles_nothing_more(profile: Profile) -> None:
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.full)])
+def test_a_compiled_step_is_profiled_by_its_blocks_and_compiles_nothing_more(
+    profile: Profile, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setattr(parallel, "_BACKEND", backend)
+    strength = SegmentedDelta.strength
+
+    def in_layer(self: SegmentedDelta, logits: Tensor) -> Tensor:
+        logits.nonzero()
+        return strength(self, logits)
+
+    monkeypatch.setattr(SegmentedDelta, "strength", in_layer)
     found = profile("--compile")
+    assert [each["count"] for each in found["syncs"]] == [2]
     assert found["compiled"] == []
     assert {use["layer"] for use in found["layers"]} >= {"Qwen3_5GatedDeltaNet block", "Qwen3_5Attention block"}
     assert not any("--compile" in each["text"] for each in found["advice"])
@@ -237,8 +249,8 @@ def test_outside_of_a_profile_a_step_has_no_hooks_and_names_nothing(
     monkeypatch.setattr(torch.profiler.record_function, "__init__", seen)
     monkeypatch.setattr(collect, "take_step", step)
     profile()
-    # One to warm up and two by the clock, one that is looked at and two that are recorded.
-    watched = [False] * 3 + [True] * 3
+    # One to warm up and two by the clock, two that are looked at and two that are recorded.
+    watched = [False] * 3 + [True] * 4
     assert [count > 20 for count, _ in steps] == [wrapped == 1 for _, wrapped in steps] == watched
     assert all(count == 0 for (count, _), seen in zip(steps, watched, strict=True) if not seen)
     assert [registered > hooks[0] for registered in hooks] == watched
