@@ -120,7 +120,7 @@ def _step(ready: Ready, ahead: Prefetch[StepWork], named: Phase) -> StepWork:
             work = ahead.get()
         except UserError as raised:
             error = raised
-        ready.ranks.agree(error=error)
+    ready.ranks.agree(error=error)
     assert work is not None  # agree has raised where there is none
     steps = ready.prepared.order.steps
     warmup = warmup_steps(config.warmup, total=steps)
