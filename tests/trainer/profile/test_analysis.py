@@ -50,6 +50,7 @@ def test_work_before_and_after_the_steps_is_no_part_of_them() -> None:
     found = analyse(trace.events, host_is_device=False)
     assert found.launches == 1
     assert found.device_busy_s == us(30)
+    assert [use.seconds for use in found.layers] == [us(30)]
     with pytest.raises(ValueError, match="no step"):
         analyse(Trace().events, host_is_device=False)
 
