@@ -53,14 +53,18 @@ def _parts(profile: Profile) -> Iterator[Text | Table | str]:
 
 def _setting(profile: Profile) -> str:
     about = profile.about
-    rows = f"{about.rows_per_step} {'row' if about.rows_per_step == 1 else 'rows'}"
+    rows = _counted(about.rows_per_step, "row")
     what = f"the examples of {rows}, padded" if about.padded else rows
     where = "on the CPU" if about.device == "cpu" else f"on {about.device_name}"
     ranks = f", rank 0 of {about.world}" if about.world > 1 else ""
     return printable(
-        f"{about.steps} steps {where}{ranks} in {about.dtype}; a step: {what} in {about.passes:,.0f} passes, {about.slots:,.0f} slots, "
+        f"{_counted(about.steps, 'step')} {where}{ranks} in {about.dtype}; a step: {what} in {about.passes:,.0f} passes, {about.slots:,.0f} slots, "
         f"{about.useful_tokens:,.0f} useful tokens"
     )
+
+
+def _counted(number: int, one: str) -> str:
+    return f"{number:,} {one if number == 1 else one + 's'}"
 
 
 def _times(profile: Profile) -> Table:
