@@ -42,6 +42,19 @@ PURE = (
     "buffers",
     "row_choice",
 )
+# From a list of events to a verdict: no torch either, so that a trace made by hand is all that it takes.
+PURE_OF_PROFILE = (
+    "events",
+    "intervals",
+    "names",
+    "attribute",
+    "analysis",
+    "memory",
+    "about",
+    "verdict",
+    "advice",
+    "words",
+)
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
     "fsspec": {"packer/source.py", "packer/readers.py", "packer/store.py"},
@@ -74,6 +87,7 @@ ONE_ROOM = {
         "trainer/cli_ranks.py",
         "trainer/cli_refused.py",
         "trainer/cli_options.py",
+        "trainer/cli_profile.py",
     },
     "rich": {
         "packer/report.py",
@@ -86,6 +100,7 @@ ONE_ROOM = {
         "packer/progress.py",
         "trainer/memory/report.py",
         "trainer/compare/report_terminal.py",
+        "trainer/profile/report.py",
     },
     "tensorboard": {"trainer/tracker_backends.py"},
     "trackio": {"trainer/tracker_backends.py"},
@@ -156,6 +171,16 @@ def test_the_pure_modules_know_no_files_clocks_or_ambient_random_state(name: str
     assert "open(" not in source
 
 
+@pytest.mark.parametrize("name", PURE_OF_PROFILE)
+def test_what_judges_a_profile_knows_neither_torch_nor_a_clock(name: str) -> None:
+    path = ROOT / "trainer" / "profile" / f"{name}.py"
+    taken = set(imports(path, at_import_time=True))
+    assert not {top(found) for found in taken} & {"torch", "os", "pathlib", "time", "datetime", "random", "io"}
+    ours = {found.split(".")[2] for found in taken if found.startswith("trainer.profile.") and found.count(".") >= 2}
+    assert ours <= set(PURE_OF_PROFILE), f"{name} imports {ours - set(PURE_OF_PROFILE)}"
+    assert {found.split(".")[1] for found in taken if found.startswith("trainer.")} <= {"profile"}
+
+
 @pytest.mark.parametrize(
     "path", modules("packer") + modules("trainer"), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
@@ -177,6 +202,7 @@ def test_each_outside_library_has_one_room(path: Path) -> None:
             "trainer/cli_plan.py",
             "trainer/cli_compare.py",
             "trainer/cli_options.py",
+            "trainer/cli_profile.py",
             "packer/__init__.py",
         )
     ],

@@ -16,6 +16,7 @@ from trainer.cli_options import DEFAULTS, Numbers
 from trainer.cli_options import choice as _choice
 from trainer.cli_options import option as _option
 from trainer.cli_plan import plan
+from trainer.cli_profile import profile
 from trainer.cli_ranks import RankCommands
 from trainer.cli_refused import refuses_what_is_not_there
 from trainer.config import RunConfig
@@ -245,6 +246,7 @@ main.add_command(compare)
 main.add_command(export)
 main.add_command(plan)
 main.add_command(blame)
+main.add_command(profile)
 
 
 def _dry_run(config: RunConfig) -> int:

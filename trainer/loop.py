@@ -29,6 +29,7 @@ from trainer.loader import Prefetch, ShardCheck, StepWork, plan_step, read_steps
 from trainer.metrics import MetricsFile, Window, graphs_compiled, step_line
 from trainer.optim import learning_rate
 from trainer.parallel import DTYPES, compiling
+from trainer.phases import Phase, unnamed
 from trainer.prepare import Prepared, prepare, row_list
 from trainer.ranks import start_ranks
 from trainer.record import find, read_record, record, refuse_other_run
@@ -40,17 +41,17 @@ from trainer.step import StepResult, train_step
 from trainer.trackers import Trackers, refuse_missing
 
 # Steps read ahead. Two: one is ready when the model asks, one is being read. A step of 128 rows of 8,192 slots takes 38 MB.
-_READ_AHEAD = 2
+READ_AHEAD = 2
 
 
 def run(config: RunConfig, *, quiet: bool = False) -> int:
     """Trains; returns 0 at the end, 128 + signal after one stopped it. Raises UserError, on every rank, for what a person can mend. quiet: only notes
     are printed."""
     with start_ranks() as ranks, ExitStack() as stack:
-        prepared = ranks.together(lambda: prepare(_resolve_dtype(config, ranks.device), world=ranks.world))
+        prepared = ranks.together(lambda: prepare(resolve_dtype(config, ranks.device), world=ranks.world))
         ranks.together(lambda: stack.enter_context(held(prepared.folder)) if ranks.first else None)
         found = ranks.together(lambda: find(prepared))
-        digest = ranks.together(lambda: _digest_of_config(prepared))
+        digest = ranks.together(lambda: digest_of_config(prepared))
         say = printer(ranks, quiet=quiet)
         if found is not None:
             saved = ranks.together(lambda: read_record(found))
@@ -65,16 +66,39 @@ def run(config: RunConfig, *, quiet: bool = False) -> int:
             return _Loop(ready, trackers).train()
 
 
-def _digest_of_config(prepared: Prepared) -> str:
+def digest_of_config(prepared: Prepared) -> str:
+    """Of the model's config.json; raises UserError where the model cannot be had."""
     check_source(prepared.model, init=prepared.config.init)
     document = read_config(prepared.model, fetch=True)
     return "" if document is None else config_digest(document)  # "": loading the model will say why
 
 
-def _resolve_dtype(config: RunConfig, device: torch.device) -> RunConfig:
+def resolve_dtype(config: RunConfig, device: torch.device) -> RunConfig:
+    """The options with what `--dtype auto` means on the device."""
     if config.dtype != "auto":
         return config
     return dataclasses.replace(config, dtype="bf16" if device.type == "cuda" else "fp32")
+
+
+def take_step(ready: Ready, work: StepWork, *, rate: float, phase: Phase = unnamed) -> StepResult:
+    """Makes one step of a run. phase: names its parts, for `trainer profile`, which watches these same steps."""
+    config, ranks = ready.prepared.config, ready.ranks
+    # So that a model with dropout draws the same numbers in a run that was interrupted.
+    torch.manual_seed(((config.seed * 1_000_003 + work.plan.step) * 65_537 + ranks.rank) % 2**63)
+    with compiling() if config.compile else nullcontext():
+        return train_step(
+            ready.model,
+            ready.units,
+            ready.optimizer,
+            work.passes,
+            denominator=work.plan.denominator,
+            lr=rate,
+            clip=config.clip,
+            reduce=config.reduce,
+            device=ranks.device,
+            balance=config.router_aux_loss / work.plan.trained_rows,
+            phase=phase,
+        )
 
 
 class _Loop:
@@ -108,7 +132,7 @@ class _Loop:
         )
         evaluation = self._evaluation()
         try:
-            with Interrupts() as interrupts, Prefetch(work, depth=_READ_AHEAD) as ahead:
+            with Interrupts() as interrupts, Prefetch(work, depth=READ_AHEAD) as ahead:
                 for step in range(ready.start, self.steps):
                     wish = self._step(step, ahead, check, interrupts)
                     if wish:
@@ -149,23 +173,9 @@ class _Loop:
         if wish:
             return wish
         assert work is not None  # agree has raised where there is none
-        # So that a model with dropout draws the same numbers in a run that was interrupted.
-        torch.manual_seed(((config.seed * 1_000_003 + step) * 65_537 + ranks.rank) % 2**63)
         rate = learning_rate(step, peak=config.lr, warmup=self.warmup, steps=self.steps, schedule=config.schedule)
         self.within_step = True
-        with compiling() if config.compile else nullcontext():
-            result = train_step(
-                ready.model,
-                ready.units,
-                ready.optimizer,
-                work.passes,
-                denominator=work.plan.denominator,
-                lr=rate,
-                clip=config.clip,
-                reduce=config.reduce,
-                device=ranks.device,
-                balance=config.router_aux_loss / work.plan.trained_rows,
-            )
+        result = take_step(ready, work, rate=rate)
         self.within_step, self.done = False, step + 1
         self.bad.add(step, result.finite)
         self.window.add(work, waited_s=waited)

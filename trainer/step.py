@@ -24,6 +24,7 @@ from trainer.by_source import sums_by_source
 from trainer.config import Reduce
 from trainer.optim import gradient_norm, update
 from trainer.parallel import reduce_gradients
+from trainer.phases import Phase, unnamed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +64,7 @@ def accumulate(
     reduce: Reduce,
     device: torch.device,
     balance: float = 0.0,
+    phase: Phase = unnamed,
 ) -> Tensor:
     """Adds the step's gradient to `.grad`, summed over ranks; returns this rank's weighted and plain loss sums (equal without weights), and the plain one's
     part of each of the G sources that are told apart, and, where slots have weights, the sum of its rows' router losses: float64 [2 + G + 1].
@@ -75,10 +77,12 @@ def accumulate(
     each = torch.zeros(shape.slots, dtype=torch.float64, device=device) if shape.sources else None
     for place, batch in enumerate(passes):
         reduce_gradients(units, reduce == "pass" or place == len(passes) - 1)
-        here = batch.to(device)
-        loss = loss_of(model, here) if each is None else loss_of(model, here, each)
-        objective = (loss if loss.dim() == 0 else loss[0]) / denominator
-        torch.autograd.backward(objective + balance * loss[2] if shape.balanced else objective)
+        with phase("forward"):
+            here = batch.to(device)
+            loss = loss_of(model, here) if each is None else loss_of(model, here, each)
+            objective = (loss if loss.dim() == 0 else loss[0]) / denominator
+        with phase("backward"):
+            torch.autograd.backward(objective + balance * loss[2] if shape.balanced else objective)
         total[:2] += loss.detach()[:2] if loss.dim() else loss.detach()
         if each is not None:
             total[2 : 2 + shape.sources] += sums_by_source(each, here)
@@ -99,12 +103,16 @@ def train_step(
     reduce: Reduce,
     device: torch.device,
     balance: float = 0.0,
+    phase: Phase = unnamed,
 ) -> StepResult:
     """One optimiser step over this rank's passes."""
     shape = passes[0].shape
-    sums = accumulate(model, units, passes, denominator=denominator, reduce=reduce, device=device, balance=balance)
-    norm = gradient_norm(model)
-    finite = update(optimizer, norm, lr=lr, clip=clip)
+    sums = accumulate(
+        model, units, passes, denominator=denominator, reduce=reduce, device=device, balance=balance, phase=phase
+    )
+    with phase("optimiser"):
+        norm = gradient_norm(model)
+        finite = update(optimizer, norm, lr=lr, clip=clip)
     return StepResult(
         loss_sum=sums[1],
         objective_sum=sums[0],
