@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from packer.completion import folders
 from packer.console import config_option
 from trainer import config as options
 from trainer.cli_options import DEFAULTS, choice, option
@@ -14,15 +15,26 @@ from trainer.config import RunConfig
 
 
 @click.command(short_help="Where a step's time goes, what bounds it, and what would help.")
-@click.option("--shards", required=True, help="Folder that `packer build` wrote, or its address: s3://bucket/packed.")
+@click.option(
+    "--shards",
+    required=True,
+    shell_complete=folders,
+    help="Folder that `packer build` wrote, or its address: s3://bucket/packed.",
+)
 @option(
     "cache",
     str,
     "Folder for what is fetched from an address.  [default: ~/.cache/packer]",
+    shell_complete=folders,
     envvar="PACKER_CACHE",
     show_envvar=True,
 )
-@option("model", str, "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]")
+@option(
+    "model",
+    str,
+    "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]",
+    shell_complete=folders,
+)
 @option("init", choice(options.Init), "Its weights, or random ones made with --seed.")
 @click.option("--steps", type=click.IntRange(min=1), default=3, help="Steps that are recorded.")
 @click.option(
@@ -33,7 +45,9 @@ from trainer.config import RunConfig
 )
 @click.option("--padded", is_flag=True, help="The same examples as 2-D padded batches, 4 examples each, instead.")
 @click.option(
-    "--trace", type=click.Path(path_type=Path, dir_okay=False), help="Chrome/Perfetto trace to write, with our phases."
+    "--trace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Chrome/Perfetto trace to write, with our phases.  [default: none]",
 )
 @option("rows_per_step", int, "Rows of an optimiser step, over all ranks.")
 @option("micro_rows", int, "Rows a rank computes in one pass.")
