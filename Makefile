@@ -41,11 +41,15 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# A process a core, a file of tests at a time in each, and one thread in each: more threads than cores make torch several times slower.
+JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile
+
 test: check
-	$(BIN)/pytest -m "not full"
+	$(PYTEST) -m "not full"
 
 test-full: check
-	$(BIN)/pytest
+	$(PYTEST)
 
 # Beside the peers, in environments of their own; ROWS and BENCH_TOKENIZER name other chats and another tokenizer. A peer that cannot be installed is
 # named and left out. Peers of reading apart: their packages contradict those of the trainer, so packer's reader comes into their environment as source.

@@ -52,7 +52,7 @@ def _date(text: object) -> datetime.date | None:
         raise UserError(f"--template-date {text}: not a date", "write it as --template-date 2026-01-31") from None
 
 
-@main.command()
+@main.command(short_help="Pack chat data into rows of one fixed size.")
 @click.argument("dataset", nargs=-1, shell_complete=files)
 @click.option(
     "-o",

@@ -20,7 +20,7 @@ def _echo_json(document: object) -> None:
     click.echo(json.dumps(document, indent=1, sort_keys=True))
 
 
-@click.command()
+@click.command(short_help="How full the rows are, and the padding that packing saved.")
 @click.argument("path", shell_complete=folders)
 @_JSON
 @click.option(
@@ -59,7 +59,7 @@ def stats(
         write_page(html, stats_page(measured, take(open_corpus(path, cache=cache)), name=path), option="--html")
 
 
-@click.command()
+@click.command(short_help="Hold a folder against its digests and every rule of the format.")
 @_PATH
 @click.option(
     "--deep",
@@ -105,7 +105,7 @@ def verify(path: Path, deep: bool, sample: int, as_json: bool, quiet: bool, verb
         )
 
 
-@click.command(name="inspect")
+@click.command(name="inspect", short_help="A row or an example, decoded: boundaries, targets, origin.")
 @_PATH
 @click.option("--row", type=int, help="Row N of the split, from 0.  [default: 0]")
 @click.option("--example", type=int, help="Example N (its example_id), wherever it lies.  [default: a row]")
@@ -154,7 +154,7 @@ def inspect_(
         print_inspect(shown, only_targets=supervised)
 
 
-@click.command()
+@click.command(short_help="What differs between two builds, and why.")
 @click.argument("a", type=click.Path(path_type=Path), shell_complete=folders)
 @click.argument("b", type=click.Path(path_type=Path), shell_complete=folders)
 @_JSON

@@ -12,7 +12,7 @@ from packer.console import config_option, voice_options
 from packer.words import Overlong, Strategy
 
 
-@click.command()
+@click.command(short_help="Rows of another capacity, without tokenizing again.")
 @click.argument("path", type=click.Path(path_type=Path), shell_complete=folders)
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), required=True, shell_complete=folders, help="Folder to write."
