@@ -74,8 +74,15 @@ def claim(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def at_work(folder: Path) -> Iterator[None]:
-    """Tells whoever claims the folder next that this process may still write into it."""
-    with (folder / _WORK).open("a") as lock:
+    """Tells whoever claims the folder next that this process may still write into it. The claim made the mark: where it is gone, the build has ended
+    without this process, which was slow to start, and nothing is left behind in a finished folder.
+    """
+    try:
+        lock = (folder / _WORK).open("r+")
+    except FileNotFoundError:
+        yield
+        return
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         yield
 

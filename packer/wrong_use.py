@@ -76,6 +76,8 @@ def _bad_value(param: click.Parameter, name: str, message: str, see: str) -> tup
     if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
         what = "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"
         return f"{name} {value}: not {what}", f"give {what}" if default is None else f"try {name} {default}"
+    if isinstance(kind, click.Path) and (folder := re.match(r"File '(.*)' is a directory", message, re.DOTALL)):
+        return f"{name} {folder.group(1)}: a folder, not a file", "name a file"
     if isinstance(kind, click.types.BoolParamType):
         return f"{name} {value}: not true or false", f"write {name} alone, or leave it out"
     return f"{name} {value}: {_without_stop(message[found.end() :] if found else message)}", see

@@ -286,12 +286,22 @@ def test_a_build_waits_for_the_workers_of_a_killed_one(tmp_path: Path, monkeypat
     with claim(tmp_path / "packed"):
         (tmp_path / "packed" / "tokens").mkdir()
     (tmp_path / "packed" / ".packer-building").touch()
+    (tmp_path / "packed" / ".packer-working").touch()
     with (
         at_work(tmp_path / "packed"),
         pytest.raises(UserError, match="worker processes of an earlier build are still writing"),
     ):
         packer.build(config(tmp_path / "packed"))
     packer.build(config(tmp_path / "packed"))
+
+
+def test_a_worker_that_starts_when_the_build_has_ended_leaves_no_mark(tmp_path: Path) -> None:
+    from packer.folder import at_work
+
+    packer.build(config(tmp_path / "packed"))
+    before = sorted(entry.name for entry in (tmp_path / "packed").iterdir())
+    with at_work(tmp_path / "packed"):
+        assert sorted(entry.name for entry in (tmp_path / "packed").iterdir()) == before
 
 
 def test_a_fast_encoder_that_differs_in_a_worker_leaves_none_of_its_parts(

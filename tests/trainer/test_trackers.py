@@ -351,4 +351,4 @@ def test_a_folder_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest
 def test_a_tracker_that_there_is_not_is_refused_with_the_nearest(folder: Path) -> None:
     with pytest.raises(UserError, match="--tracker wandbb: no such choice") as error:
         RunConfig(shards=str(folder), tracker=("wandbb",))  # type: ignore[arg-type]
-    assert error.value.hint == "did you mean wandb?"
+    assert error.value.hint == "did you mean --tracker wandb?"

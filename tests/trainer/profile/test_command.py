@@ -284,10 +284,10 @@ def test_hooks_are_gone_after_a_profile(place: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps", "0"], "trainer profile: Invalid value for '--steps': 0 is not in the range"),
-        (["--warm-up", "0"], "trainer profile: Invalid value for '--warm-up': 0 is not in the range"),
+        (["--steps", "0"], "--steps 0: must be at least 1"),
+        (["--warm-up", "0"], "--warm-up 0: must be at least 1"),
         (["--rows-per-step", "0"], "--rows-per-step 0: less than 1"),
-        (["--trace", "."], "trainer profile: Invalid value for '--trace': File '.' is a directory"),
+        (["--trace", "."], "--trace .: a folder, not a file"),
     ],
 )
 def test_wrong_use_is_two_lines(
