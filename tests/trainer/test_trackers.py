@@ -305,7 +305,7 @@ def test_what_they_are_told_is_numbers_under_the_names_of_the_metrics(
 ) -> None:
     seen: list[tuple[dict[str, float], int]] = []
     monkeypatch.setattr(tracker_backends, "open_tracker", lambda *_: Fake("", hanging, seen))
-    assert run(RunConfig(**options(folder, tmp_path / "run", tracker=("wandb",)))) == 0  # type: ignore[arg-type]
+    assert run(RunConfig(**options(folder, tmp_path / "run", tracker=("tensorboard",)))) == 0  # type: ignore[arg-type]
     known = {*StepMetrics.__dataclass_fields__, "eval_loss", "eval_supervised_tokens", "eval_loss_by_source"}
     for values, _ in seen:
         assert all(type(value) is float for value in values.values())
