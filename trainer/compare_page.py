@@ -239,6 +239,8 @@ def _words(name: str) -> str:
 def _value(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{_words(str(key))} {_value(inner)}" for key, inner in value.items())
+    if value is None:
+        return "none"
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         return str(value)
     return ", ".join(map(_value, value))
