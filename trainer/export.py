@@ -222,7 +222,11 @@ def _like_base(record: Record, draft: PreTrainedModel, saved: SavedModel) -> _La
             f"{base}: not the model that this run was started from{', or not there' if document is None else ''}",
             "put it back where it was, or export without --like-base",
         )
-    headers = {path.name: read_header(path) for path in weight_files(base)}
+    try:
+        files = weight_files(base)
+    except UserError as error:
+        raise UserError(error.message, "mend that, or export without --like-base") from None
+    headers = {path.name: read_header(path) for path in files}
     stored = {name: each for header in headers.values() for name, each in header.items()}
     loading = plan_loading(draft, without_memory({name: each.shape for name, each in stored.items()}))
     refuse_broken(loading, base)
