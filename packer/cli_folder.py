@@ -46,17 +46,17 @@ def stats(
     from packer.stats import measure
 
     measured = measure(path, ranks=ranks, rows_per_step=rows_per_step, cache=cache)
-    if as_json:
-        _echo_json(measured.to_json())
-    else:
-        print_stats(measured)
-    if html is not None:
+    if html is not None:  # first: whoever reads standard output may close it early
         from packer.excerpt import take
         from packer.html.page import write_page
         from packer.shards import open_corpus
         from packer.stats_page import stats_page
 
         write_page(html, stats_page(measured, take(open_corpus(path, cache=cache)), name=path), option="--html")
+    if as_json:
+        _echo_json(measured.to_json())
+    else:
+        print_stats(measured)
 
 
 @click.command(short_help="Hold a folder against its digests and every rule of the format.")

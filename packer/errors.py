@@ -20,6 +20,7 @@ class UserError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.add_note(f"hint: {hint}")  # a traceback shows it, where a caller from Python lets the error through
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str]]:
         """Keeps both lines when the error crosses from a worker process."""

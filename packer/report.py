@@ -24,7 +24,7 @@ def print_build(manifest: Manifest, place: str | Path) -> None:
         slots = split.rows * manifest.capacity
         console.print(
             Text(
-                f"{name}: {split.rows:,} rows of {manifest.capacity:,} slots, {split.tokens / max(slots, 1):.2%} full, "
+                f"{name}: {split.rows:,} row{'' if split.rows == 1 else 's'} of {manifest.capacity:,} slots, {split.tokens / max(slots, 1):.2%} full, "
                 f"{split.rows - split.lower_bound_rows} above the lower bound of {split.lower_bound_rows:,}"
             )
         )

@@ -172,7 +172,7 @@ def test_a_closed_standard_error_does_not_change_the_status(folder: Path, tmp_pa
     assert not (tmp_path / "packed" / "manifest.json").exists()
     built = unheard(["packer", "build", *options, "--max-loss", "20%"], tmp_path)
     assert built.returncode == 0
-    assert "rows of 4,096 slots" in built.stdout
+    assert "train: 1 row of 4,096 slots" in built.stdout
     assert (tmp_path / "packed" / "manifest.json").exists()
     dry = unheard(["packer", "build", *options, "--dry-run"], tmp_path)
     heard = run_module("packer", ["build", *options, "--dry-run"], cwd=tmp_path)

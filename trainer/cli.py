@@ -23,6 +23,7 @@ from trainer.config import RunConfig
 
 
 @click.group(cls=RankCommands, context_settings=context_settings("TRAINER"))
+@click.version_option(package_name="packer-trainer", prog_name="trainer")
 def main() -> None:
     """Fine-tunes a causal language model on packed rows.
 

@@ -29,7 +29,7 @@ from trainer.library import build_empty, read_config
 from trainer.record import RECORD, Record, complete, read_record
 from trainer.refuse import decoder_blocks
 from trainer.saved import SavedModel
-from trainer.source import INDEX, WEIGHTS, companion_files, config_digest, weight_files
+from trainer.source import INDEX, WEIGHTS, companion_files, config_digest, model_file, weight_files
 from trainer.source import read_config as read_config_file
 from trainer.tensor_file import DTYPES, Entry, Stored, TensorWriter, entry, read_header
 from trainer.weights import first_names, plan_weights, refuse_broken
@@ -216,13 +216,17 @@ def _own(draft: PreTrainedModel, saved: SavedModel, largest: int) -> _Layout:
 def _like_base(record: Record, draft: PreTrainedModel, saved: SavedModel) -> _Layout:
     """The names, files, places and dtypes of the base model."""
     base = str(record.options["model"])
-    document = read_config_file(base, fetch=True)
+    document = read_config_file(base, fetch=False) if model_file(base, "config.json", fetch=True) else None
     if document is None or config_digest(document) != record.config_digest:
         raise UserError(
             f"{base}: not the model that this run was started from{', or not there' if document is None else ''}",
             "put it back where it was, or export without --like-base",
         )
-    headers = {path.name: read_header(path) for path in weight_files(base)}
+    try:
+        files = weight_files(base)
+    except UserError as error:
+        raise UserError(error.message, "mend that, or export without --like-base") from None
+    headers = {path.name: read_header(path) for path in files}
     stored = {name: each for header in headers.values() for name, each in header.items()}
     loading = plan_loading(draft, without_memory({name: each.shape for name, each in stored.items()}))
     refuse_broken(loading, base)

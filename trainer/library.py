@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from packer.errors import UserError
 from trainer.isolate import isolating
+from trainer.source import hush_the_hub
 
 # What the library's own code raises on a config it was not written for, and for a package that is not there. Not all exceptions: MemoryError and
 # what the interpreter uses for itself pass.
@@ -34,6 +35,7 @@ _NOT_FOR_IT = (
 
 def read_config(source: str) -> PretrainedConfig:
     """The config of a hub name or folder; raises UserError where it cannot be had, or says that the weights are quantized."""
+    hush_the_hub()
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except _NOT_FOR_IT as error:

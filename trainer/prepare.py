@@ -186,12 +186,12 @@ def describe(prepared: Prepared, *, world: int) -> list[tuple[str, str]]:
     lines = [
         (
             "data",
-            f"{corpus.name} (train): {info.rows:,} rows of {corpus.capacity:,} slots, {info.tokens / slots:.1%} filled, "
+            f"{corpus.name} (train): {_count(info.rows, 'row')} of {corpus.capacity:,} slots, {info.tokens / slots:.1%} filled, "
             f"{info.examples / info.rows:.1f} segments a row (pad tail not counted), {info.supervised_tokens / max(info.tokens, 1):.1%} of the tokens supervised",
         ),
         (
             "steps",
-            f"{order.steps:,} steps of {order.rows_per_step:,} rows ({order.positions / order.rows:.2f} epochs), "
+            f"{_count(order.steps, 'step')} of {_count(order.rows_per_step, 'row')} ({order.positions / order.rows:.2f} epochs), "
             f"{_count(world, 'rank')} × {_count(config.micro_rows, 'row')} × {_count(passes, 'pass', 'passes')}",
         ),
     ]

@@ -8,6 +8,7 @@ config_digest(document)
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -40,15 +41,15 @@ def weight_files(source: str) -> list[Path]:
 
     `model.safetensors`, else what `model.safetensors.index.json` names. Raises UserError where there are none, or one is missing or out of reach.
     """
-    whole = _weight_file(source, WEIGHTS)
+    whole = _fetched(source, WEIGHTS)
     if whole is not None:
         return [whole]
-    index = _weight_file(source, INDEX)
+    index = _fetched(source, INDEX)
     if index is None:
         raise _no_weights(source)
     found = {}
     for name in _named(index):
-        found[name] = _weight_file(source, name)
+        found[name] = _fetched(source, name)
         if found[name] is None:
             raise UserError(
                 f"{source} lacks {name}, which its {INDEX} names",
@@ -72,7 +73,7 @@ def _named(index: Path) -> list[str]:
 
 
 def _no_weights(source: str) -> UserError:
-    if _weight_file(source, "pytorch_model.bin") or _weight_file(source, "pytorch_model.bin.index.json"):
+    if _fetched(source, "pytorch_model.bin") or _fetched(source, "pytorch_model.bin.index.json"):
         return UserError(
             f"{source} has its weights as pytorch_model.bin, of which a rank cannot read its part alone",
             "save it once more in safetensors (from_pretrained, then save_pretrained), or start from random weights with --init random",
@@ -83,7 +84,7 @@ def _no_weights(source: str) -> UserError:
     )
 
 
-def _weight_file(source: str, name: str) -> Path | None:
+def _fetched(source: str, name: str) -> Path | None:
     """A file of a folder or of the hub, fetched where it is not in the cache; None where there is no such file."""
     folder = Path(source)
     if folder.is_dir():
@@ -91,6 +92,7 @@ def _weight_file(source: str, name: str) -> Path | None:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 
+    hush_the_hub()
     try:
         found = try_to_load_from_cache(source, name)
         return Path(found if isinstance(found, str) else hf_hub_download(source, name))
@@ -105,11 +107,18 @@ def _weight_file(source: str, name: str) -> Path | None:
         raise _out_of_reach(source, name, error) from None
 
 
+def hush_the_hub() -> None:
+    """Its client warns of every retry; what came of them is told once, by us. Not where --verbose asked to hear the libraries."""
+    if not logging.getLogger().isEnabledFor(logging.INFO):
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+
+
 def _out_of_reach(source: str, name: str, error: Exception) -> UserError:
-    said = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+    said = next(iter(str(error).splitlines()), type(error).__name__).partition(". ")[0][:200]
     return UserError(
         f"{name} of {source} cannot be fetched: {said}",
-        "check the name and the network, give a folder that has it, or start from random weights with --init random",
+        "check the name and the network, or give a folder that has it"
+        + ("" if name == "config.json" else ", or start from random weights with --init random"),
     )
 
 
@@ -121,6 +130,7 @@ def model_file(source: str, name: str, *, fetch: bool) -> Path | None:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
+    hush_the_hub()
     try:
         found = try_to_load_from_cache(source, name)
         if isinstance(found, str):
@@ -145,8 +155,8 @@ def _of_other_weights(name: str) -> bool:
 
 
 def read_config(source: str, *, fetch: bool) -> dict[str, object] | None:
-    """config.json as it stands; None where it is not at hand. Raises UserError where it is no JSON object."""
-    path = model_file(source, "config.json", fetch=fetch)
+    """config.json as it stands; None where it is not at hand. Raises UserError where it cannot be fetched, or is no JSON object."""
+    path = _fetched(source, "config.json") if fetch else model_file(source, "config.json", fetch=False)
     if path is None:
         return None
     try:

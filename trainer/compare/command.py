@@ -139,7 +139,7 @@ def _tell(setting: Setting, rungs: Rungs, notes: list[tuple[str, str]]) -> None:
         ),
         (
             "data",
-            f"{base.corpus.name}: {setting.steps:,} steps of {base.config.rows_per_step:,} rows of {base.corpus.capacity:,} slots, "
+            f"{base.corpus.name}: {_counted(setting.steps, 'step')} of {_counted(base.config.rows_per_step, 'row')} of {base.corpus.capacity:,} slots, "
             f"seed{'s' if len(setting.seeds) > 1 else ''} {', '.join(map(str, setting.seeds))}",
         ),
         ("rungs", ", ".join(rung.name for rung, _ in rungs)),
@@ -151,3 +151,7 @@ def _tell(setting: Setting, rungs: Rungs, notes: list[tuple[str, str]]) -> None:
     ]
     for label, text in lines:
         print(f"{label:<7} {printable(text)}", file=sys.stderr, flush=True)
+
+
+def _counted(number: int, one: str) -> str:
+    return f"{number:,} {one if number == 1 else one + 's'}"

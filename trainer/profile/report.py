@@ -57,8 +57,9 @@ def _setting(profile: Profile) -> str:
     what = f"the examples of {rows}, padded" if about.padded else rows
     where = "on the CPU" if about.device == "cpu" else f"on {about.device_name}"
     ranks = f", rank 0 of {about.world}" if about.world > 1 else ""
+    passes = "pass" if round(about.passes) == 1 else "passes"
     return printable(
-        f"{_counted(about.steps, 'step')} {where}{ranks} in {about.dtype}; a step: {what} in {about.passes:,.0f} passes, {about.slots:,.0f} slots, "
+        f"{_counted(about.steps, 'step')} {where}{ranks} in {about.dtype}; a step: {what} in {about.passes:,.0f} {passes}, {about.slots:,.0f} slots, "
         f"{about.useful_tokens:,.0f} useful tokens"
     )
 
