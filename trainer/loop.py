@@ -32,7 +32,7 @@ from trainer.parallel import DTYPES, compiling
 from trainer.phases import Phase, unnamed
 from trainer.prepare import Prepared, prepare, row_list
 from trainer.ranks import start_ranks
-from trainer.record import find, read_record, record, refuse_other_run
+from trainer.record import changed_options, find, read_record, record, refuse_other_run
 from trainer.run_folder import held
 from trainer.say import printer
 from trainer.setup import Ready, make_ready, trackers_of
@@ -55,8 +55,11 @@ def run(config: RunConfig, *, quiet: bool = False) -> int:
         say = printer(ranks, quiet=quiet)
         if found is not None:
             saved = ranks.together(lambda: read_record(found))
-            refuse_other_run(saved, record(prepared, step=saved.step, config_digest=digest), checkpoint=found)
+            now = record(prepared, step=saved.step, config_digest=digest)
+            refuse_other_run(saved, now, checkpoint=found)
             if saved.step == saved.steps:
+                for change in changed_options(saved, now):
+                    say("note", f"asked for now, and not what that run did: {change}")
                 say("done", f"{prepared.folder} already holds all {saved.steps:,} steps of this run: nothing to do")
                 say("hint", "give another --out to train again")
                 return 0

@@ -141,6 +141,10 @@ def test_a_run_folder_holds_what_was_run_and_how_it_went(folder: Path, uninterru
     assert result.exit_code == 0, result.stderr
     assert "already holds all 12 steps" in result.stdout
     assert "--out" in result.stdout
+    assert "not what that run did" not in result.stdout
+    other = CliRunner().invoke(main, ["run", "--config", str(folder / "whole" / "config.toml"), "--lr", "0.5"])
+    assert other.exit_code == 0, other.stderr
+    assert "asked for now, and not what that run did: lr: 0.01 → 0.5" in other.stdout
 
 
 @pytest.mark.usefixtures("uninterrupted")
