@@ -12,7 +12,7 @@ from trainer import config as options
 from trainer.cli_blame import blame
 from trainer.cli_compare import compare
 from trainer.cli_export import export
-from trainer.cli_options import DEFAULTS, Numbers
+from trainer.cli_options import DEFAULTS, Numbers, hold_shards
 from trainer.cli_options import choice as _choice
 from trainer.cli_options import option as _option
 from trainer.cli_plan import plan
@@ -235,6 +235,7 @@ def check(as_is: bool, out: str | None, as_json: bool, quiet: bool, verbose: boo
     the real ones.
     """
     config = RunConfig(**values, steps=1, eval_every=0)  # type: ignore[arg-type]  # click has checked each option's type
+    hold_shards(config.shards)
     from trainer.check.command import check as prove
     from trainer.say import let_libraries_speak
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from trainer.cli_options import hold_run
+
 # Where nobody's terminal says how wide it is.
 _WIDTH = 160
 
@@ -38,6 +40,7 @@ def blame(
       trainer blame runs/first --step 1204
       torchrun --nproc-per-node 8 -m trainer blame runs/first --step 1204 --json
     """
+    hold_run(run)
     from trainer.blame.command import blame as take_apart
     from trainer.blame.report import json_of, text
 

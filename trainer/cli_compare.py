@@ -11,7 +11,7 @@ from packer.completion import folders
 from packer.console import config_option
 from packer.errors import UserError
 from trainer import config as options
-from trainer.cli_options import DEFAULTS, Numbers, choice, option
+from trainer.cli_options import DEFAULTS, Numbers, choice, hold_shards, option
 from trainer.config import RunConfig
 
 
@@ -128,6 +128,7 @@ def compare(
     Status 1 where a rung's held-out loss is not equivalent to the padded reference's (--strict: where its weights are not equal).
     """
     config = RunConfig(**values)  # type: ignore[arg-type]  # click has checked each option's type
+    hold_shards(config.shards)
     if seeds > 1 and config.seed > 2**63 - seeds:
         raise UserError(
             f"--seed {config.seed}: {seeds} seeds from there on do not fit 63 bits", "give a smaller --seed"

@@ -10,6 +10,7 @@ import click
 
 from packer.completion import folders
 from packer.console import printable
+from trainer.cli_options import hold_run
 
 
 @click.command(short_help="A checkpoint as a folder that transformers loads.")
@@ -42,6 +43,7 @@ def export(run: Path, step: int | None, out: Path, dtype: str, like_base: bool, 
       trainer export runs/first -o models/first
       trainer export runs/first --step 100 --dtype bf16 -o models/first-100
     """
+    hold_run(run)
     from trainer.export import export as write
 
     done = write(run, out, step=step, dtype=dtype, like_base=like_base)

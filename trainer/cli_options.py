@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import TypeVar, get_args
 
 import click
 
+from packer.errors import UserError
 from trainer import config
 from trainer.config import RunConfig
 
@@ -50,3 +52,17 @@ def option(name: str, kind: object, text: str, **more: object) -> Callable[[_Fun
 def choice(words: object) -> click.Choice[str]:
     """One of the words of a Literal."""
     return click.Choice(get_args(words))
+
+
+def hold_run(folder: Path) -> None:
+    """Refuses a run's folder that is not there, before anything heavy is imported."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder", "give a run's folder, the --out of `trainer run`")
+
+
+def hold_shards(folder: str | None) -> None:
+    """Refuses a folder that holds no shards likewise; an address is looked at later."""
+    if folder is not None and "://" not in folder:
+        from packer.manifest import load_manifest
+
+        load_manifest(Path(folder))

@@ -10,7 +10,7 @@ import click
 from packer.completion import folders
 from packer.console import config_option
 from trainer import config as options
-from trainer.cli_options import DEFAULTS, choice, option
+from trainer.cli_options import DEFAULTS, choice, hold_shards, option
 from trainer.config import RunConfig
 
 
@@ -94,6 +94,7 @@ def profile(steps: int, warm_up: int, padded: bool, trace: Path | None, as_json:
     A device that is busy all the time may do nothing useful. On a CPU, operations count as launches and the CPU is the device. Nothing is saved but the trace.
     """
     config = RunConfig(**values)  # type: ignore[arg-type]  # click has checked each option's type
+    hold_shards(config.shards)
     # Before torch is loaded: its profiler writes a line for each of its stages, and warns of memory that is older than itself.
     os.environ.setdefault("KINETO_LOG_LEVEL", "7")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -190,7 +190,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_with_step_and_rows(
     )
     with pytest.raises(
         UserError,
-        match=r"step 2: the gradient is not finite; its update was not made \(1 skipped.*Rows: \d+, \d+, \d+, \d+$",
+        match=r"step 2: the gradient is not finite; its update was not made \(1 skipped.*Rows: \d+, \d+, \d+, \d+\n",
     ):
         run(RunConfig(**{**options(folder, "x"), "out": str(tmp_path / "nan"), "log_every": 4}))  # type: ignore[arg-type]
     # What was learnt is kept, and that one update is missing is kept with it.
