@@ -61,7 +61,7 @@ def sections(rows: Path, tokenizer: Path, out: Path) -> dict[str, Section]:
             title="From chats to shards",
             module="bench_build",
             full=chats,
-            quick=(*chats, "--count", 800, "--trl-count", 200, "--repeats", 1),
+            quick=(*chats, "--count", 4_000, "--trl-count", 200, "--repeats", 1),
         ),
         "stages": Section(
             title="A build by stage",
@@ -101,7 +101,7 @@ def sections(rows: Path, tokenizer: Path, out: Path) -> dict[str, Section]:
             title="Training",
             module="bench_train",
             full=("--steps", 12),
-            quick=("--steps", 3, "--repeats", 1, "--only", "bare loop"),
+            quick=("--steps", 12, "--repeats", 1, "--only", "bare loop"),
         ),
         "start": Section(title="Starting", module="bench_start", quick=("--repeats", 1)),
         "simulated": Section(
