@@ -12,7 +12,7 @@ from trainer import config as options
 from trainer.cli_blame import blame
 from trainer.cli_compare import compare
 from trainer.cli_export import export
-from trainer.cli_options import DEFAULTS, Numbers, hold_shards
+from trainer.cli_options import DEFAULTS, Numbers, hold_shards, tokenizer_check
 from trainer.cli_options import choice as _choice
 from trainer.cli_options import option as _option
 from trainer.cli_plan import plan
@@ -164,12 +164,7 @@ def main() -> None:
     shell_complete=folders,
 )
 @_option("seed", int, "Of the order of rows and of random weights.")
-@click.option(
-    "--tokenizer-check/--no-tokenizer-check",
-    "tokenizer_check",
-    default=DEFAULTS["tokenizer_check"],
-    help="Refuse a model whose tokenizer.json is not the one that made the shards.",
-)
+@tokenizer_check
 @refuses_what_is_not_there
 @config_option
 @click.option("--dry-run", is_flag=True, help="Print the resolved options as TOML and what would be done, and stop.")

@@ -11,7 +11,7 @@ from packer.completion import folders
 from packer.console import config_option
 from packer.errors import UserError
 from trainer import config as options
-from trainer.cli_options import DEFAULTS, Numbers, choice, hold_shards, option
+from trainer.cli_options import Numbers, choice, hold_shards, option, tokenizer_check
 from trainer.config import RunConfig
 
 
@@ -91,12 +91,7 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 @option("dtype", click.Choice(["auto", "bf16", "fp32"]), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
 @option("activation_checkpointing", choice(options.Checkpointing), "Recompute in backward, in every rung.")
 @option("kernels", choice(options.Kernels), "Of our layers: auto, fused or reference.")
-@click.option(
-    "--tokenizer-check/--no-tokenizer-check",
-    "tokenizer_check",
-    default=DEFAULTS["tokenizer_check"],
-    help="Refuse a model whose tokenizer.json is not the one that made the shards.",
-)
+@tokenizer_check
 @click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),

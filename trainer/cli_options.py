@@ -54,6 +54,14 @@ def choice(words: object) -> click.Choice[str]:
     return click.Choice(get_args(words))
 
 
+tokenizer_check = click.option(
+    "--tokenizer-check/--no-tokenizer-check",
+    "tokenizer_check",
+    default=DEFAULTS["tokenizer_check"],
+    help="Refuse a model whose tokenizer.json is not the one that made the shards.",
+)
+
+
 def hold_run(folder: Path) -> None:
     """Refuses a run's folder that is not there, before anything heavy is imported."""
     if not folder.is_dir():

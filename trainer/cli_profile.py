@@ -10,7 +10,7 @@ import click
 from packer.completion import folders
 from packer.console import config_option
 from trainer import config as options
-from trainer.cli_options import DEFAULTS, choice, hold_shards, option
+from trainer.cli_options import DEFAULTS, choice, hold_shards, option, tokenizer_check
 from trainer.config import RunConfig
 
 
@@ -73,12 +73,7 @@ from trainer.config import RunConfig
 )
 @option("kernels", choice(options.Kernels), "auto: fused on a GPU, reference on CPU.")
 @option("seed", int, "Of the order of rows and of random weights.")
-@click.option(
-    "--tokenizer-check/--no-tokenizer-check",
-    "tokenizer_check",
-    default=DEFAULTS["tokenizer_check"],
-    help="Refuse a model whose tokenizer.json is not the one that made the shards.",
-)
+@tokenizer_check
 @click.option(
     "--json", "as_json", is_flag=True, help="The report as JSON on standard output, all else on standard error."
 )

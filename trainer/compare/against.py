@@ -17,24 +17,22 @@ from packer.errors import UserError
 from packer.wrong_use import nearest
 from trainer.config import RunConfig
 
-# What may differ.
-TAKEN = frozenset(
-    {
-        "rows_per_step",
-        "micro_rows",
-        "balance",
-        "loss_weighting",
-        "lr",
-        "warmup",
-        "schedule",
-        "weight_decay",
-        "betas",
-        "clip",
-        "dtype",
-        "activation_checkpointing",
-        "compile",
-        "kernels",
-    }
+# What may differ: of a run's options, those that decide what a rung trains.
+TAKEN = (
+    "rows_per_step",
+    "micro_rows",
+    "balance",
+    "loss_weighting",
+    "lr",
+    "warmup",
+    "schedule",
+    "weight_decay",
+    "betas",
+    "clip",
+    "dtype",
+    "activation_checkpointing",
+    "compile",
+    "kernels",
 )
 # What all rungs share.
 SHARED = frozenset({"shards", "model", "init", "skip_rows"})

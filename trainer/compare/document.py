@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from trainer.compare.against import TAKEN
 from trainer.compare.comparison import Comparison, Rungs
 from trainer.compare.rungs import AGAINST
 from trainer.compare.setting import Setting
@@ -33,23 +34,6 @@ from trainer.compare.training import Trained
 from trainer.config import RunConfig
 
 _PACKAGES = ("packer-trainer", "torch", "transformers", "triton", "flash-linear-attention", "causal-conv1d")
-# Of a run's options, those that decide what a rung trains.
-_OPTIONS = (
-    "rows_per_step",
-    "micro_rows",
-    "balance",
-    "loss_weighting",
-    "lr",
-    "warmup",
-    "schedule",
-    "weight_decay",
-    "betas",
-    "clip",
-    "dtype",
-    "activation_checkpointing",
-    "compile",
-    "kernels",
-)
 
 
 def document_of(found: Comparison) -> dict[str, object]:
@@ -164,7 +148,7 @@ def _setting(setting: Setting, rungs: Rungs, runs: Mapping[str, Sequence[Trained
             "of": setting.held_out_of,
             "supervised_tokens": held_out,
         },
-        "options": {name: getattr(base.config, name) for name in _OPTIONS},
+        "options": {name: getattr(base.config, name) for name in TAKEN},
         "against": _changed(base.config, rungs),
         "layers": {
             name: [f"{each.layer}: {each.kernel}" for each in dict.fromkeys(done[0].layers)]
@@ -187,7 +171,7 @@ def _changed(config: RunConfig, rungs: Rungs) -> dict[str, object] | None:
     other = next((each for rung, each in rungs if rung.name == AGAINST.name), None)
     if other is None:
         return None
-    return {name: getattr(other, name) for name in _OPTIONS if getattr(other, name) != getattr(config, name)}
+    return {name: getattr(other, name) for name in TAKEN if getattr(other, name) != getattr(config, name)}
 
 
 def _device(device: torch.device) -> str:

@@ -34,7 +34,7 @@ def test_the_config_that_a_run_leaves_is_read_and_what_has_no_part_is_named(tmp_
     other, idle = read(tmp_path, to_toml(run.options()))
     assert (other.lr, other.steps, other.seed, other.out) == (2e-4, 5, 0, None)
     assert {"steps", "out", "seed", "save_every", "log_every", "check"} <= set(idle)
-    assert not set(idle) & (TAKEN | SHARED)
+    assert not set(idle) & {*TAKEN, *SHARED}
 
 
 def test_a_folder_is_the_same_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
