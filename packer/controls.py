@@ -10,7 +10,7 @@ only turn delimiters, BOS and EOS are taken as text there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from packer.conversation import Conversation, Json, Message
 from packer.turns import literal_marks
@@ -24,38 +24,60 @@ class Controls:
     """
 
     def __init__(self, added: Iterable[str], *, delimiters: Iterable[str]) -> None:
-        self._any = _any_of(token for token in added if token.strip(" \t\n\r\u2581"))
-        self._delimiter = _any_of(delimiters)
+        self._any = _AnyOf(token for token in added if token.strip(" \t\n\r\u2581"))
+        self._delimiter = _AnyOf(delimiters)
 
     def found(self, conversation: Conversation) -> list[tuple[str, str]]:
         """(role, token) for every control token that the conversation's texts spell; role "tools" for the definitions of tools."""
-        places = [(str(message["role"]), text) for message in conversation.messages for text in _texts_of(message)]
-        places += [("tools", text) for text in _texts(conversation.tools)]
-        return [(role, match.group()) for role, text in places for match in self._pattern(role).finditer(text)]
+        found: list[tuple[str, str]] = []
+        for message in conversation.messages:
+            role = str(message["role"])
+            pattern = self._pattern(role)
+            for text in _texts_of(message):
+                found += [(role, match.group()) for match in pattern.finditer(text)]
+        found += [("tools", m.group()) for text in _texts(conversation.tools) for m in self._any.finditer(text)]
+        return found
 
     def wrap(self, text: str, role: str) -> str:
         """The text with every control token that it spells between marks that say: take this literally."""
-        return self._pattern(role).sub(lambda match: literal_marks(match.group()), text)
+        return self._pattern(role).sub(literal_marks, text)
 
     def places(self, text: str, role: str) -> list[tuple[int, int]]:
         """Where in a text control tokens are spelled, [start, end)."""
         return [match.span() for match in self._pattern(role).finditer(text)]
 
-    def _pattern(self, role: str) -> re.Pattern[str]:
+    def _pattern(self, role: str) -> _AnyOf:
         return self._delimiter if role == "assistant" else self._any
 
 
-def _any_of(alternatives: Iterable[str]) -> re.Pattern[str]:
+class _AnyOf:
     """Matches the longest of the alternatives, as tokenizers do; nothing where there are none."""
-    return re.compile("|".join(re.escape(token) for token in sorted(alternatives, key=len, reverse=True)) or r"(?!)")
+
+    def __init__(self, alternatives: Iterable[str]) -> None:
+        longest_first = sorted(alternatives, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        # Nearly all control tokens begin with one of a few characters, which nearly no text holds: looking for those is far faster than matching.
+        self._first = tuple(sorted({token[0] for token in longest_first}))
+
+    def finditer(self, text: str) -> Iterable[re.Match[str]]:
+        for first in self._first:
+            if first in text:
+                return self._pattern.finditer(text)
+        return ()
+
+    def sub(self, replace: Callable[[str], str], text: str) -> str:
+        return self._pattern.sub(lambda match: replace(match.group()), text)
 
 
 def _texts_of(message: Message) -> Iterator[str]:
-    """Everything a message says but its role, and its reasoning once, whatever names it has."""
+    """Everything a message says but its role, keys of its own too, and its reasoning once, whatever names it has."""
     for key, value in message.items():
-        yield key
-        if key != "role" and not (key == "thinking" and value == message.get("reasoning_content")):
-            yield from _texts(value)
+        if key == "content":
+            yield str(value)
+        elif key != "role":
+            yield key
+            if not (key == "thinking" and value == message.get("reasoning_content")):
+                yield from _texts(value)
 
 
 def _texts(value: Json) -> Iterator[str]:

@@ -31,6 +31,8 @@ _ROLES = {
     "observation": "tool",
 }
 
+_CANONICAL = frozenset(_ROLES.values())
+
 
 class Rejected(Exception):  # noqa: N818  # a verdict, not an error
     """A conversation that does not go in. reason: a short name that is counted; detail: what was seen, for rejects.jsonl."""
@@ -111,6 +113,13 @@ def _tools(tools: object) -> Json:
 
 
 def _message(raw: object, place: int) -> Message:
+    if type(raw) is dict and len(raw) == 2:
+        # Nearly every message: a known role and a text, which leave nothing to mend.
+        known, text = raw.get("role"), raw.get("content")
+        if type(text) is str and type(known) is str and known in _CANONICAL:
+            if not text.isascii():
+                _whole_characters(text, f"message {place}")
+            return raw
     if not isinstance(raw, dict):
         raise Rejected("bad_message", f"message {place} is {kind_of(raw)}, not an object")
     # A null key is no key: templates take it for a value.

@@ -18,12 +18,14 @@ from dataclasses import dataclass, replace
 
 from packer.calls import before_text, mark_calls
 from packer.conversation import Conversation, Json, Message, Rejected
-from packer.template import CLOSE, OPEN, ChatTemplate
+from packer.template import ChatTemplate
 from packer.turns import (
     ANY,
     CALL,
+    CLOSE,
     LITERAL_CLOSE,
     LITERAL_OPEN,
+    OPEN,
     OTHERS,
     THINK_CLOSE,
     THINK_OPEN,

@@ -35,7 +35,7 @@ class TokenSpans:
 def token_spans(tokenizer: Tokenizer, texts: Sequence[str], turns: Sequence[Sequence[Turn]], flat: Flat) -> TokenSpans:
     """The tokens of every turn of every text; turns of a text in order and apart."""
     text_of = np.repeat(np.arange(len(texts)), [len(one) for one in turns])
-    bounds = np.array([(turn.start, turn.end) for one in turns for turn in one], dtype=np.int64).reshape(-1, 2)
+    bounds = np.array([turn for one in turns for turn in one], dtype=np.int64).reshape(-1, 2)
     if tokenizer.byte_lengths is None:
         exact = np.zeros(len(texts), dtype=bool)
         ends = np.zeros(len(flat.ids) + 1, dtype=np.int64)
@@ -47,9 +47,7 @@ def token_spans(tokenizer: Tokenizer, texts: Sequence[str], turns: Sequence[Sequ
     at = 0
     for number, (text, its_turns) in enumerate(zip(texts, turns, strict=True)):
         if exact[number] and not text.isascii():
-            bounds[at : at + len(its_turns)] = [
-                (len(text[: t.start].encode()), len(text[: t.end].encode())) for t in its_turns
-            ]
+            bounds[at : at + len(its_turns)] = _in_bytes(text, its_turns)
         at += len(its_turns)
     base = ends[flat.offsets[:-1]][text_of] if len(texts) else np.zeros(0, dtype=np.int64)
     first = np.searchsorted(ends[:-1], base + bounds[:, 0], side="left")
@@ -60,6 +58,18 @@ def token_spans(tokenizer: Tokenizer, texts: Sequence[str], turns: Sequence[Sequ
         first[mine] = flat.offsets[number] + places[:, 0]
         last[mine] = flat.offsets[number] + places[:, 1]
     return TokenSpans(text=text_of, first=first, last=np.maximum(first, last))
+
+
+def _in_bytes(text: str, turns: Sequence[Turn]) -> list[tuple[int, int]]:
+    """Turns in order and apart, counted in UTF-8; each character is looked at once."""
+    places = []
+    size = before = 0
+    for turn in turns:
+        start = size + len(text[before : turn.start].encode())
+        size = start + len(text[turn.start : turn.end].encode())
+        before = turn.end
+        places.append((start, size))
+    return places
 
 
 def spans_of(encoded: Encoded, turns: Sequence[Turn]) -> Int64Array:

@@ -1,8 +1,8 @@
 """Chat templates: compiled once in jinja's sandbox, run on canonical messages.
 
-The environment is the one that transformers documents for chat templates: blocks trimmed, loop controls, `tojson`, `raise_exception`,
-`{% generation %}`. Two things differ. What stands in a generation block comes out between two marks (`packer.marks`), and `strftime_now` gives the
-date it was told or none: equal inputs must give equal bytes tomorrow.
+The environment (`packer.sandbox`) is the one that transformers documents for chat templates: blocks trimmed, loop controls, `tojson`,
+`raise_exception`, `{% generation %}`. Two things differ. What stands in a generation block comes out between two marks (`packer.marks`), and
+`strftime_now` gives the date it was told or none: equal inputs must give equal bytes tomorrow.
 
     >>> template = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", special_tokens={})
     >>> template.run([{"role": "user", "content": "a"}], tools=None)
@@ -12,40 +12,18 @@ date it was told or none: equal inputs must give equal bytes tomorrow.
 from __future__ import annotations
 
 import datetime
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from packer.conversation import Json, Message, Rejected
 from packer.errors import UserError
+from packer.expressions import Asked, Expression
+from packer.symbolic import Said, UnknowableError, parts_of
 
 if TYPE_CHECKING:
     import jinja2
-    from jinja2 import nodes
-    from jinja2.parser import Parser
-
-# Plane 16's private use area: assigned to nothing, in no tokenizer's patterns, and checked to be absent from each conversation.
-OPEN, CLOSE = "\U00100000", "\U00100001"
-
-_DICT_ATTRIBUTES = frozenset(dir(dict))
-_LOOP = frozenset(("index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem", "nextitem"))
-_TEXT_METHODS = frozenset(
-    (
-        "split",
-        "rsplit",
-        "strip",
-        "lstrip",
-        "rstrip",
-        "startswith",
-        "endswith",
-        "replace",
-        "lower",
-        "upper",
-        "find",
-        "join",
-    )
-)
 
 
 class ChatTemplate:
@@ -59,7 +37,8 @@ class ChatTemplate:
         self.source = source
         without_comments = re.sub(r"\{#.*?#\}", "", source, flags=re.DOTALL)
         self.has_generation_tags = bool(re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", without_comments))
-        self._template = _compile(source, date)
+        self._template = _compile(source, date, symbolic=False)
+        self._date = date
         self._special_tokens = dict(special_tokens)
 
     def run(self, messages: Sequence[Message], *, tools: Json, add_generation_prompt: bool = False) -> str:
@@ -67,10 +46,32 @@ class ChatTemplate:
 
         Raises Rejected("template_refused") where the template raises.
         """
+        text: str = self._rendered(self._template, messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        return text
+
+    def trace(self, messages: Sequence[Message], asked: Asked) -> tuple[str | Expression, ...]:
+        """The parts of what the template prints, given messages whose contents are texts; what it asks of those is left in `asked`.
+
+        Every conversation that answers alike gets the same parts, unless `asked.lost`, and is refused alike: Rejected("template_refused").
+        """
+        stand_ins = [{**message, "content": Said(asked, place)} for place, message in enumerate(messages)]
+        try:
+            printed = self._rendered(self._symbolic, tuple(stand_ins), tools=None, add_generation_prompt=False)
+        except UnknowableError as error:  # out of the message of an error that the template raised with a text in it
+            raise Rejected("template_refused", str(error)) from None
+        return parts_of(printed)
+
+    @cached_property
+    def _symbolic(self) -> jinja2.Template:
+        return _compile(self.source, self._date, symbolic=True)
+
+    def _rendered(
+        self, template: jinja2.Template, messages: Sequence[object], *, tools: Json, add_generation_prompt: bool
+    ) -> Any:
         import jinja2
 
         try:
-            return self._template.render(
+            return template.render(
                 messages=messages,
                 tools=tools,
                 documents=None,
@@ -92,72 +93,13 @@ class ChatTemplate:
             raise Rejected("template_refused", f"{type(error).__name__}: {error}") from None
 
 
-def _compile(source: str, date: datetime.date | None) -> jinja2.Template:
+def _compile(source: str, date: datetime.date | None, *, symbolic: bool) -> jinja2.Template:
     import jinja2
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.runtime import LoopContext
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-    from jinja2.utils import Namespace
 
-    class Generation(Extension):
-        """`{% generation %}…{% endgeneration %}`: the text between is put between marks."""
+    from packer.sandbox import compiled
 
-        tags: set[str] = {"generation"}  # noqa: RUF012  # as jinja declares it
-
-        def parse(self, parser: Parser) -> nodes.Node:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return jinja2.nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
-
-        def mark(self, caller: Callable[[], str]) -> str:
-            return OPEN + caller() + CLOSE
-
-    class Sandbox(ImmutableSandboxedEnvironment):
-        """jinja's sandbox with short ways through it: nearly all that a chat template looks up is a key of a message or a method of a text.
-
-        Both give what the sandbox would: an exact dict has no attribute of a key's name unless `dict` has it, and the methods of text named here are
-        those it lets pass (`format` and `format_map`, which it wraps, are not among them).
-        """
-
-        def getattr(self, obj: object, attribute: str) -> object:
-            kind = type(obj)
-            if kind is dict and attribute not in _DICT_ATTRIBUTES:
-                try:
-                    return obj[attribute]  # type: ignore[index]  # an exact dict
-                except KeyError:
-                    return self.undefined(obj=obj, name=attribute)
-            if (kind is str and attribute in _TEXT_METHODS) or (kind is LoopContext and attribute in _LOOP):
-                return getattr(obj, attribute)
-            if kind is Namespace and not attribute.startswith("_"):
-                # What a template has stored itself has been through here before.
-                try:
-                    return getattr(obj, attribute)
-                except AttributeError:
-                    return self.undefined(obj=obj, name=attribute)
-            return super().getattr(obj, attribute)
-
-    def raise_exception(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    def tojson(
-        value: object,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    def strftime_now(form: str) -> str:
-        if date is None:
-            raise jinja2.TemplateError("it prints today's date; say which with --template-date 2026-01-31")
-        return datetime.datetime(date.year, date.month, date.day).strftime(form)
-
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    environment.filters["tojson"] = tojson
-    environment.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
     try:
-        return environment.from_string(source)
+        return compiled(source, date=date, symbolic=symbolic)
     except jinja2.TemplateSyntaxError as error:
         why = f"line {error.lineno}: {error.message}"
     except (SyntaxError, RecursionError, MemoryError) as error:

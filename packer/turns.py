@@ -13,10 +13,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from packer.conversation import Rejected
-from packer.template import CLOSE, OPEN
 
+# Plane 16's private use area: assigned to nothing, in no tokenizer's patterns, and checked to be absent from each conversation.
+OPEN, CLOSE = "\U00100000", "\U00100001"
 # Around reasoning, and around text of the data that spells a control token.
 THINK_OPEN, THINK_CLOSE = "\U00100002", "\U00100003"
 LITERAL_OPEN, LITERAL_CLOSE = "\U00100004", "\U00100005"
@@ -29,8 +31,7 @@ _OPENS_THOUGHTS = re.compile(r"<think>\s*")
 TURN = f"(?:{THINK_OPEN}{THINK_CLOSE})?{OPEN}{CLOSE}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """Characters [start, end) that the assistant wrote in one turn; the terminator behind them is not counted, unless by generation tags."""
 
     start: int
@@ -103,15 +104,15 @@ def read_marks(marked: Marked, silent: Sequence[bool], facts: Facts) -> Rendered
     start, literal_start = -1, 0
     for mark, place in zip(marked.marks, marked.places, strict=True):
         if mark == THINK_OPEN:
-            start = _behind_prompt(text, place, turns[-1].end if turns else 0, facts.prompt)
+            start = behind_prompt(text, place, turns[-1].end if turns else 0, facts.prompt)
         elif mark == OPEN and start < 0:
             # Where there is reasoning, the turn has begun with it; where a tool is called at once, with what stands before the call.
             calls_at_once = bool(silent) and silent[len(turns)]
             after = turns[-1].end if turns else 0
             start = _behind_header(text, place, after, facts.headers) if calls_at_once else place
             # Thoughts that came without the tag that opens them: a template that opens them leaves that to the assistant too.
-            prompted = _behind_prompt(text, place, after, facts.prompt)
-            if _OPENS_THOUGHTS.fullmatch(text, prompted, start):
+            prompted = behind_prompt(text, place, after, facts.prompt)
+            if opens_thoughts(text, prompted, start):
                 start = prompted
         elif mark == CLOSE:
             turns.append(Turn(start=start, end=place))
@@ -160,7 +161,12 @@ def _check_ends(
             )
 
 
-def _behind_prompt(text: str, place: int, after: int, prompt: str) -> int:
+def opens_thoughts(text: str, start: int, end: int) -> bool:
+    """Whether the text in [start, end) is the tag that opens thoughts, and nothing else but white space behind it."""
+    return _OPENS_THOUGHTS.fullmatch(text, start, end) is not None
+
+
+def behind_prompt(text: str, place: int, after: int, prompt: str) -> int:
     """Where a model would go on to write what stands at `place`: behind the generation prompt before it; `place` itself where there is none."""
     found = text.rfind(prompt, after, place) if prompt else -1
     return found + len(prompt) if found >= 0 else place

@@ -41,6 +41,9 @@ PURE = (
     "distributions",
     "buffers",
     "row_choice",
+    "expressions",
+    "symbolic",
+    "forms",
 )
 # From a list of events to a verdict: no torch either, so that a trace made by hand is all that it takes.
 PURE_OF_PROFILE = (
@@ -62,7 +65,7 @@ ONE_ROOM = {
     "tokenizers": {"packer/tokenizer.py", "packer/encoders.py"},
     "splintr": {"packer/encoders.py"},
     "fastokens": {"packer/encoders.py"},
-    "jinja2": {"packer/template.py", "packer/html"},
+    "jinja2": {"packer/template.py", "packer/sandbox.py", "packer/html"},
     "markupsafe": {
         "packer/html",
         "packer/stats_page.py",

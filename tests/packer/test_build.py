@@ -23,7 +23,7 @@ import pytest
 import packer
 from packer.config import BuildConfig
 from packer.errors import GateError, UserError
-from packer.template import OPEN
+from packer.turns import OPEN
 from tests.support import ROOT, SAMPLE, TINY, chat, write_jsonl
 
 SAMPLE_ROWS = SAMPLE.read_text(encoding="utf-8").splitlines()

@@ -9,6 +9,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -17,8 +18,9 @@ from packer.conversation import Rejected
 from packer.errors import UserError
 from packer.formats import Layout
 from packer.render import Example, Policies, Renderer
-from packer.template import CLOSE, OPEN, ChatTemplate
+from packer.template import ChatTemplate
 from packer.tokenizer import Tokenizer, load_tokenizer
+from packer.turns import CLOSE, OPEN
 from tests.support import SAMPLE, TINY, chat
 
 CHATML = (
@@ -575,3 +577,12 @@ def test_the_end_of_a_turn_is_the_templates_and_not_the_tokenizers_eos() -> None
     assert made.stop_ids == (base.token_id("<|im_end|>"),)
     example = one(made.examples([chat("q", "a")])[0])
     assert example.ids[example.loss_mask][-1] == base.token_id("<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", 'a "quote" \\ and\nlines\t\x00\x7f', "\u00e9 \u65e5\u672c \U0001f600", "</s>"], ids=repr
+)
+def test_the_content_hash_is_that_of_the_list_of_roles_and_texts_as_json(tiny: Tokenizer, text: str) -> None:
+    row = {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "ok" + text}]}
+    expected = xxhash.xxh3_64_intdigest(json.dumps([["user", text], ["assistant", "ok" + text]]).encode())
+    assert one(renderer(tiny).examples([row])[0]).content_hash == expected
