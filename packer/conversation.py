@@ -74,12 +74,13 @@ def conversation(
     if not raw:
         raise Rejected("empty", "the list of messages is empty")
     messages = tuple(_message(message, place) for place, message in enumerate(raw))
-    if not any(message["role"] == "assistant" for message in messages[first_target:]):
+    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    if not answers or answers[-1] < first_target:
         raise Rejected("no_answer", "no message of the assistant to train on")
     empty = [
         place
-        for place, message in enumerate(messages)
-        if message["role"] == "assistant" and not message.get("tool_calls") and not str(message["content"]).strip()
+        for place in answers
+        if not str(messages[place]["content"]).strip() and not messages[place].get("tool_calls")
     ]
     if empty and empty_answers == "drop":
         raise Rejected("empty_answer", f"message {empty[0]}: the assistant says nothing")

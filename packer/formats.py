@@ -30,6 +30,17 @@ COLUMNS = (
 )
 
 
+# The columns that tell a format, in the order in which they are looked for.
+_TELLING: tuple[tuple[Format, tuple[str, ...]], ...] = (
+    ("messages", ("messages",)),
+    ("sharegpt", ("conversations",)),
+    ("prompt-completion", ("prompt", "completion")),
+    ("instruction", ("instruction", "output")),
+    ("instruction", ("instruction", "response")),
+    ("text", ("text",)),
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
     """How rows are read. format "auto": by the first of these columns that the row has and that is not null, in this order:
@@ -87,16 +98,9 @@ def _format_of(row: Mapping[object, object], layout: Layout) -> Format:
     def has(*columns: str) -> bool:
         return all(row.get(column) is not None for column in columns)
 
-    answer = has("output") or has("response")
-    for form, found in (
-        ("messages", has("messages")),
-        ("sharegpt", has("conversations")),
-        ("prompt-completion", has("prompt", "completion")),
-        ("instruction", has("instruction") and answer),
-        ("text", has("text")),
-    ):
-        if found:
-            return form  # type: ignore[return-value]  # the names above are those of Format
+    for form, columns in _TELLING:
+        if has(*columns):
+            return form
     return "messages"
 
 
