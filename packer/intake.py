@@ -127,7 +127,12 @@ class Intake:
         spelled: dict[str, dict[str, int]] = {}
         for (role, token), count in self.control_tokens.items():
             spelled.setdefault(role, {})[token] = count
-        return Ledger(conversations=self.books.conversations, tokens=self.books.tokens, control_tokens=spelled)
+        return Ledger(
+            conversations=self.books.conversations,
+            tokens=self.books.tokens,
+            in_part=self.books.in_part,
+            control_tokens=spelled,
+        )
 
     def rejects_file(self) -> str:
         """rejects.jsonl: a line a conversation that did not go in, by source and row."""

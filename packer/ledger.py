@@ -16,10 +16,12 @@ NOT_DRAWN = "not_drawn"
 
 @dataclass(kw_only=True, slots=True)
 class Books:
-    """Counts of conversations and of tokens; the first word of each ("read", "encoded") is the sum of the others."""
+    """Counts of conversations and of tokens; the first word of each ("read", "encoded") is the sum of the others. in_part: of the conversations that
+    went in, those with tokens cut off, by the reason of the tokens."""
 
     conversations: dict[str, int] = field(default_factory=lambda: {"read": 0, "in": 0})
     tokens: dict[str, int] = field(default_factory=lambda: {"encoded": 0, "in_rows": 0})
+    in_part: dict[str, int] = field(default_factory=dict)
 
     def take(self, *, tokens: int, conversations: int = 1) -> None:
         """Conversations that go in whole, with all their tokens."""
@@ -44,6 +46,7 @@ class Books:
     def lose_part(self, reason: str, *, tokens: int) -> None:
         """Tokens cut off a conversation that goes in."""
         self._count(self.tokens, "encoded", reason, tokens)
+        self.in_part[reason] = self.in_part.get(reason, 0) + 1
 
     def lost_conversations(self) -> dict[str, int]:
         """Conversations lost, by reason."""

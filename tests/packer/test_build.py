@@ -24,7 +24,9 @@ import pytest
 import packer
 from packer.config import BuildConfig
 from packer.errors import GateError, UserError
+from packer.report import print_build
 from packer.template import OPEN
+from packer.verify import verify
 from tests.support import ROOT, SAMPLE, TINY, chat, write_jsonl
 
 SAMPLE_ROWS = SAMPLE.read_text(encoding="utf-8").splitlines()
@@ -410,6 +412,27 @@ def test_truncate_takes_whole_turns_off_the_end_and_counts_the_tokens(tmp_path: 
         "in_rows": whole.ledger.tokens["encoded"] - lost,
         "truncated": lost,
     }
+    assert manifest.ledger.in_part == {"truncated": 1}
+
+
+def test_how_many_conversations_were_cut_is_counted_stored_told_and_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are in rows, so they stand under no reason of the conversations left out."""
+    data = write_jsonl(tmp_path / "chats.jsonl", [turns(5, 100), turns(5, 101), turns(1, 10), turns(1, 600)])
+    out = tmp_path / "packed"
+    manifest = packer.build(config(out, data, capacity=384, overlong="truncate", max_loss=Fraction(1)))
+    assert manifest.ledger.conversations == {"read": 4, "in": 3, "overlong": 1}
+    assert packer.open(out).manifest.ledger.in_part == manifest.ledger.in_part == {"truncated": 2}
+    print_build(manifest, out)
+    lost = manifest.ledger.tokens["truncated"]
+    assert (
+        f"truncated: 2 of the conversations in rows went in without {lost} of their tokens" in capsys.readouterr().out
+    )
+    assert not verify(out).broken
+    stored = (out / "manifest.json").read_text()
+    (out / "manifest.json").write_text(stored.replace('"truncated": 2', '"truncated": 1'))
+    assert list(verify(out).rules) == ["the ledger's in_part must be those that the token store makes"]
 
 
 def test_truncate_drops_what_has_not_one_whole_turn(tmp_path: Path) -> None:
