@@ -10,6 +10,7 @@ import click
 from packer.completion import folders
 from packer.console import cache_option, voice_options
 from packer.errors import GateError, UserError
+from packer.unheard import cut_short
 
 _PATH = click.argument("path", type=click.Path(path_type=Path), shell_complete=folders)
 _SUPERVISED_EXAMPLES = 8
@@ -89,10 +90,11 @@ def verify(path: Path, deep: bool, sample: int, as_json: bool, quiet: bool, verb
     from packer.verify import verify as run_verify
 
     report = run_verify(path, deep=deep, sample=sample, progress=console_progress(quiet=quiet, verbose=verbose))
-    if as_json:
-        _echo_json(report.to_json())
-    elif not quiet:
-        print_verify(report, path)
+    with cut_short():
+        if as_json:
+            _echo_json(report.to_json())
+        elif not quiet:
+            print_verify(report, path)
     if report.broken:
         raise GateError(
             f"{path}: {report.broken} broken", "restore what is named from a copy, or build the folder again"
@@ -174,10 +176,11 @@ def diff(a: Path, b: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
     from packer.report_diff import print_diff
 
     difference = run_diff(a, b, console_progress(quiet=quiet, verbose=verbose))
-    if as_json:
-        _echo_json(difference.to_json())
-    elif not quiet:
-        print_diff(difference, a, b)
+    with cut_short():
+        if as_json:
+            _echo_json(difference.to_json())
+        elif not quiet:
+            print_diff(difference, a, b)
     return 0 if difference.equal else EXIT_NO
 
 

@@ -187,11 +187,15 @@ def _load_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
                 "write the options at the top level of the file, without sections",
             )
         if name not in known:
-            near = nearest(name, (str(option) for option in known))
+            shown = [str(option) for option, param in known.items() if not _is_hidden(param)]
+            near = nearest(name, shown)
             raise UserError(
                 f"--config {path}: unknown key {key!r}",
-                f"did you mean {near}?" if near else f"keys: {', '.join(map(str, known))}",
+                f"did you mean {near}?" if near else f"keys: {', '.join(shown)}",
             )
+        if _is_hidden(known[name]):
+            values[name] = str(value).lower()  # refused whatever it is, by the option itself
+            continue
         _check_type(f"--config {path}: {key}", value, known[name])
         takes_one = not known[name].multiple and known[name].nargs == 1
         if isinstance(value, list):
@@ -199,6 +203,10 @@ def _load_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
         else:
             values[name] = value if isinstance(value, bool | int | float) else str(value)
     ctx.default_map = {**(ctx.default_map or {}), **values}
+
+
+def _is_hidden(param: click.Parameter) -> bool:
+    return isinstance(param, click.Option) and param.hidden
 
 
 def _check_type(what: str, value: object, param: click.Parameter) -> None:

@@ -127,7 +127,12 @@ class Intake:
         spelled: dict[str, dict[str, int]] = {}
         for (role, token), count in self.control_tokens.items():
             spelled.setdefault(role, {})[token] = count
-        return Ledger(conversations=self.books.conversations, tokens=self.books.tokens, control_tokens=spelled)
+        return Ledger(
+            conversations=self.books.conversations,
+            tokens=self.books.tokens,
+            in_part=self.books.in_part,
+            control_tokens=spelled,
+        )
 
     def rejects_file(self) -> str:
         """rejects.jsonl: a line a conversation that did not go in, by source and row."""
@@ -160,14 +165,15 @@ class Intake:
             raise UserError(
                 f"{names}: empty: not one conversation in it", "check that the file was written whole, or name another"
             )
-        reasons = self.books.reasons()
-        reason = max(reasons, key=reasons.__getitem__)
+        lost = self.books.lost_conversations()
+        reason = max(lost, key=lost.__getitem__, default="")
         example = next((reject for reject in self.rejects if reject.reason == reason), None)
-        hint = (
-            "name the column that holds the messages with --column"
-            if reason == "no_messages"
-            else f"each is listed in {self._config.out / 'rejects.jsonl'}"
-        )
+        if reason == "no_messages":
+            hint = "name the column that holds the messages with --column"
+        elif reason:
+            hint = f"each is listed in {self._config.out / 'rejects.jsonl'}"
+        else:
+            hint = "give a larger weight with --mix, or more conversations"
         why = f"{example.place}: {example.detail}" if example else "none was drawn by its weight"
         raise UserError(
             f"{names}: none of {self.books.conversations['read']} conversations can be used; {why}",
@@ -181,11 +187,20 @@ def _writable(text: str) -> str:
 
 
 def hold_loss(books: Books, *, max_loss: Fraction, out: Path) -> None:
-    """Raises GateError where more was lost than `max_loss` allows."""
+    """Raises GateError where more was lost than `max_loss` allows; it says of what, and by which reasons."""
     loss = books.loss()
-    if loss > max_loss:
-        reasons = ", ".join(f"{reason} {count}" for reason, count in books.reasons().items())
-        raise GateError(
-            f"{float(loss):.2%} was lost, more than --max-loss {float(max_loss):.2%} ({reasons}, of {books.conversations['read']} conversations read)",
-            f"see {out / 'rejects.jsonl'}; mend the data, give a larger --capacity, or allow more with --max-loss",
-        )
+    if loss <= max_loss:
+        return
+    lost = books.lost_conversations()
+    read = sum(lost.values()) + books.conversations["in"]
+    if Fraction(sum(lost.values()), read) == loss:
+        what, counts, of = "conversations", lost, f"{read} conversations read"
+    else:
+        what, counts, of = "tokens", books.lost_tokens(), f"{books.tokens['encoded']} tokens encoded"
+    reasons = ", ".join(f"{reason} {count}" for reason, count in counts.items())
+    # What was cut off a conversation that went in is listed nowhere: the conversation is there.
+    see = f"see {out / 'rejects.jsonl'}; " if lost else ""
+    raise GateError(
+        f"{float(loss):.2%} of the {what} were lost, more than --max-loss {float(max_loss):.2%} ({reasons}, of {of})",
+        f"{see}mend the data, give a larger --capacity, or allow more with --max-loss",
+    )

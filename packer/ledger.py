@@ -16,10 +16,12 @@ NOT_DRAWN = "not_drawn"
 
 @dataclass(kw_only=True, slots=True)
 class Books:
-    """Counts of conversations and of tokens; the first word of each ("read", "encoded") is the sum of the others."""
+    """Counts of conversations and of tokens; the first word of each ("read", "encoded") is the sum of the others. in_part: of the conversations that
+    went in, those with tokens cut off, by the reason of the tokens."""
 
     conversations: dict[str, int] = field(default_factory=lambda: {"read": 0, "in": 0})
     tokens: dict[str, int] = field(default_factory=lambda: {"encoded": 0, "in_rows": 0})
+    in_part: dict[str, int] = field(default_factory=dict)
 
     def take(self, *, tokens: int, conversations: int = 1) -> None:
         """Conversations that go in whole, with all their tokens."""
@@ -44,16 +46,24 @@ class Books:
     def lose_part(self, reason: str, *, tokens: int) -> None:
         """Tokens cut off a conversation that goes in."""
         self._count(self.tokens, "encoded", reason, tokens)
+        self.in_part[reason] = self.in_part.get(reason, 0) + 1
 
-    def reasons(self) -> dict[str, int]:
-        """Conversations left out, by reason."""
-        return {reason: count for reason, count in self.conversations.items() if reason not in ("read", "in")}
+    def lost_conversations(self) -> dict[str, int]:
+        """Conversations lost, by reason."""
+        return {name: count for name, count in self.conversations.items() if name not in ("read", "in", NOT_DRAWN)}
+
+    def lost_tokens(self) -> dict[str, int]:
+        """Tokens lost, by reason."""
+        return {name: count for name, count in self.tokens.items() if name not in ("encoded", "in_rows")}
 
     def loss(self) -> Fraction:
         """The larger of conversations lost ÷ read and tokens lost ÷ encoded; 0 where nothing was read."""
-        read, encoded = self.conversations["read"] - self.conversations.get(NOT_DRAWN, 0), self.tokens["encoded"]
-        lost = Fraction(read - self.conversations["in"], read) if read else Fraction(0)
-        return max(lost, Fraction(encoded - self.tokens["in_rows"], encoded)) if encoded else lost
+        lost, encoded = sum(self.lost_conversations().values()), self.tokens["encoded"]
+        read = lost + self.conversations["in"]
+        return max(
+            Fraction(lost, read) if read else Fraction(0),
+            Fraction(sum(self.lost_tokens().values()), encoded) if encoded else Fraction(0),
+        )
 
     def check(self) -> None:
         """Raises RuntimeError where the books do not add up: a bug, never to be written down as a result."""

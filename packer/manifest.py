@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -88,13 +88,15 @@ class Masking:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger:
-    """conversations: "read", "in" and each reason. tokens: "encoded", "in_rows" and each loss. Both add up, always. control_tokens: by role, how
-    often each was spelled by a text that went in (and, unless they were kept, was encoded as text).
+    """conversations: "read", "in" and each reason. tokens: "encoded", "in_rows" and each loss. Both add up, always. in_part: of the conversations "in",
+    how many lost tokens, by that loss. control_tokens: by role, how often each was spelled by a text that went in (and, unless they were kept, was
+    encoded as text).
     """
 
     conversations: Mapping[str, int]
     tokens: Mapping[str, int]
     control_tokens: Mapping[str, Mapping[str, int]]
+    in_part: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,14 +214,14 @@ def leaves_folder(name: str) -> bool:
 def _record(cls: type[_Record], document: Mapping[str, object], **parsed: object) -> _Record:
     """A flat record from its JSON object; `parsed` holds the fields that are not plain values. Types are checked, unknown keys are not errors."""
     values: dict[str, object] = dict(parsed)
-    for field in fields(cls):  # type: ignore[arg-type]  # every _Record is a dataclass
-        if field.name in values:
+    for one in fields(cls):  # type: ignore[arg-type]  # every _Record is a dataclass
+        if one.name in values:
             continue
-        value = document[field.name]
-        wanted = int if field.type == "int" else str
+        value = document[one.name]
+        wanted = int if one.type == "int" else str
         if type(value) is not wanted:
-            raise TypeError(f"{field.name} is {value!r}, expected {wanted.__name__}")
-        values[field.name] = value
+            raise TypeError(f"{one.name} is {value!r}, expected {wanted.__name__}")
+        values[one.name] = value
     return cls(**values)
 
 
@@ -266,6 +268,7 @@ def _manifest(document: dict[str, object]) -> Manifest:
         ledger=Ledger(
             conversations=counts(ledger["conversations"]),
             tokens=counts(ledger["tokens"]),
+            in_part=counts(ledger.get("in_part", {})),
             control_tokens={role: counts(tokens) for role, tokens in mapping(ledger["control_tokens"]).items()},
         ),
     )

@@ -47,6 +47,12 @@ def print_ledger(console: Console, manifest: Manifest) -> None:
         if reason not in ("read", "in", "encoded", "in_rows"):
             line(f"left out: {printable(reason)}", conversations.get(reason, 0), tokens.get(reason, 0))
     console.print(table)
+    for reason, count in sorted(manifest.ledger.in_part.items()):
+        console.print(
+            Text(
+                f"{printable(reason)}: {count:,} of the conversations in rows went in without {tokens.get(reason, 0):,} of their tokens"
+            )
+        )
     for role, spelled in sorted(manifest.ledger.control_tokens.items()):
         found = ", ".join(f"{token} {count:,}" for token, count in sorted(spelled.items()))
         console.print(

@@ -80,12 +80,13 @@ def _title(row: ShownRow) -> Text:
 
 
 def _heading(console: Console, segment: Segment, plain: bool) -> None:
-    slots = f"slots {segment.start:,} to {segment.end - 1:,}"
+    slots, padding = f"slots {segment.start:,} to {segment.end - 1:,}", segment.end - segment.start - segment.tokens
     if segment.example is None:
-        title, facts = f"pad × {segment.tokens:,}", slots
+        title, facts = f"pad × {padding:,}", slots
     else:
         title = f"example {segment.example:,}{f' · {printable(segment.origin)}' if segment.origin else ''}"
-        facts = f"{slots} · {segment.tokens:,} tokens, {segment.targets:,} targets"
+        filling = f", {padding:,} slots of alignment padding" if padding else ""
+        facts = f"{slots} · {segment.tokens:,} tokens, {segment.targets:,} targets{filling}"
     console.print()
     if plain:
         console.print(Text(f"── {title} · {facts} ──"), soft_wrap=True)

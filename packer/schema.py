@@ -95,7 +95,7 @@ def broken_rules(batch: RowBatch, *, pad_id: int, vocab_size: int, align: int = 
     """Every (row, rule) that is broken, row its place in the batch: boundaries first, since the other rules are looked for between them; a row whose
     boundaries are broken is not looked at further.
     """
-    found = broken_boundaries(batch)
+    found = broken_boundaries(batch.cu_seqlens, batch.num_segments, capacity=batch.input_ids.shape[1])
     if not found:
         return _broken_contents(batch, pad_id=pad_id, vocab_size=vocab_size, align=align)
     sound = np.setdiff1d(np.arange(len(batch)), [row for row, _ in found])
@@ -103,11 +103,9 @@ def broken_rules(batch: RowBatch, *, pad_id: int, vocab_size: int, align: int = 
     return found + [(int(sound[row]), rule) for row, rule in inside]
 
 
-def broken_boundaries(batch: RowBatch) -> list[tuple[int, str]]:
-    """Every (row, rule) broken among the rules of `num_segments` and `cu_seqlens`."""
-    capacity = batch.input_ids.shape[1]
-    max_segments = batch.cu_seqlens.shape[1] - 1
-    cu, used = batch.cu_seqlens, batch.num_segments
+def broken_boundaries(cu: Int32Array, used: Int32Array, *, capacity: int) -> list[tuple[int, str]]:
+    """Every (row, rule) broken among the rules of `cu_seqlens` [n, S+1] and `num_segments` [n]."""
+    max_segments = cu.shape[1] - 1
     live = np.arange(max_segments) < used[:, None]
     rises = cu[:, 1:] > cu[:, :-1]
     last = cu[np.arange(len(cu)), np.clip(used, 0, max_segments)]

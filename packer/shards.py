@@ -268,13 +268,17 @@ def check_row(corpus: Corpus, index: int, row: Row) -> None:
         raise UserError(f"{corpus.where(index)}: {broken[1]}", RESTORE)
     # The model's kernels are told max_segment_len and its embedding and positions were held against the other two.
     lengths = np.diff(row.cu_seqlens[: row.num_segments + 1])
-    for name, value, bound in (
-        ("segment", int(lengths.max()), manifest.max_segment_len),
-        ("example", int(lengths[: row.num_examples].max(initial=0)), manifest.max_example_len),
-        ("token id", int(row.input_ids.max()), max(manifest.max_token_id, manifest.pad_id)),
+    for article, name, value, bound in (
+        ("a", "segment", int(lengths.max()), manifest.max_segment_len),
+        ("an", "example", int(lengths[: row.num_examples].max(initial=0)), manifest.max_example_len),
+        ("a", "token id", int(row.input_ids.max()), max(manifest.max_token_id, manifest.pad_id)),
     ):
         if value > bound:
-            what = f"token id {value} is past" if name == "token id" else f"a {name} of {value} tokens is longer than"
+            what = (
+                f"token id {value} is past"
+                if name == "token id"
+                else f"{article} {name} of {value} tokens is longer than"
+            )
             field = "max_token_id" if name == "token id" else f"max_{name}_len"
             raise UserError(
                 f"{corpus.where(index)}: {what} the manifest's {field} {bound}",

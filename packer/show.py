@@ -35,7 +35,8 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """Slots [start, end) of a row. example: None for the pad tail, which has no pieces. targets: their number. origin: for a person."""
+    """Slots [start, end) of a row. example: None for the pad tail, which has no pieces. tokens: of the example, alignment padding not counted; 0 of the
+    pad tail. targets: their number. origin: for a person."""
 
     segment: int
     start: int
@@ -44,12 +45,9 @@ class Segment:
     origin: str
     source: int | None
     source_row: int | None
+    tokens: int
     targets: int
     pieces: tuple[Piece, ...]
-
-    @property
-    def tokens(self) -> int:
-        return self.end - self.start
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +171,7 @@ class Folder:
             origin=self._table.origin(example, self.manifest) if listed and example is not None else "",
             source=int(self._table.source[example]) if listed else None,
             source_row=int(self._table.row[example]) if listed else None,
+            tokens=len(ids) if example is not None else 0,
             targets=int(mask.sum()),
             pieces=tuple(pieces(self._tokenizer, ids, mask)) if example is not None else (),
         )

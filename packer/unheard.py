@@ -2,14 +2,39 @@
 
     sys.stderr = Unheard(sys.stderr)
 
-A pipe that was closed would otherwise end a build with the status of the pipe.
+A pipe that was closed would otherwise end a build with the status of the pipe. On standard output that is right where there is only something to read;
+where there is a verdict too, what tells it is told in `cut_short`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
+from collections.abc import Iterator
 from typing import TextIO
+
+
+@contextlib.contextmanager
+def cut_short() -> Iterator[None]:
+    """A reader of standard output that leaves (head, less) ends what is printed inside, and nothing else: the verdict is the status all the same.
+
+    >>> with cut_short():
+    ...     print("two rules are broken")
+    two rules are broken
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        _lead_nowhere(sys.stdout)
+
+
+def _lead_nowhere(stream: TextIO) -> None:
+    """The descriptor leads nowhere from now on, for what is buffered already and for what other code writes to it."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 class Unheard:
@@ -23,7 +48,7 @@ class Unheard:
         try:
             return self._stream.write(text)
         except OSError:
-            self._give_up()
+            _lead_nowhere(self._stream)
             return len(text)
 
     def flush(self) -> None:
@@ -31,14 +56,7 @@ class Unheard:
         try:
             self._stream.flush()
         except OSError:
-            self._give_up()
+            _lead_nowhere(self._stream)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
-
-    def _give_up(self) -> None:
-        """The descriptor leads nowhere from now on, for what is buffered already and for what other code writes to it."""
-        with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)

@@ -36,7 +36,12 @@ def told(error: click.UsageError) -> tuple[str, str]:
     path = error.ctx.command_path if error.ctx else "this command"
     see = f"see {path} --help"
     if isinstance(error, click.NoSuchOption):
-        near = nearest(error.option_name, _options(error.ctx))
+        for hidden in _options(error.ctx, hidden=True):
+            # What --help does not show is refused, and its help says why: --no-packing and --tensor-parallel-size are answered as well.
+            if hidden.opts[0].lstrip("-") in error.option_name:
+                return f"{path}: no option {error.option_name}", f"nor is there {hidden.opts[0]}: {hidden.help}"
+        names = [name for option in _options(error.ctx) for name in (*option.opts, *option.secondary_opts)]
+        near = nearest(error.option_name, names)
         return f"{path}: no option {error.option_name}", f"did you mean {near}?" if near else see
     if isinstance(error, click.BadOptionUsage):
         if "not take" in error.message:
@@ -51,9 +56,9 @@ def told(error: click.UsageError) -> tuple[str, str]:
     return f"{path}: {_without_stop(error.format_message())}", see
 
 
-def _options(ctx: click.Context | None) -> list[str]:
+def _options(ctx: click.Context | None, *, hidden: bool = False) -> list[click.Option]:
     params = ctx.command.get_params(ctx) if ctx else []
-    return [option for param in params for option in (*param.opts, *param.secondary_opts) if option.startswith("-")]
+    return [param for param in params if isinstance(param, click.Option) and param.hidden == hidden]
 
 
 def _name(param: click.Parameter, ctx: click.Context | None) -> str:

@@ -24,6 +24,7 @@ SHARED = {
     "examples",
     "terminal",
     "progress",
+    "unheard",
     "wrong_use",
     "completion",
 }

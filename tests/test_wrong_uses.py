@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import packer
 from packer.cli import main as packer_main
+from packer.config import BuildConfig
 from packer.console import Commands
 from tests.support import ROOT, SAMPLE, TINY, run_module, write_jsonl
 from tests.trainer.shards_fixture import random_rows, write_corpus, write_model
@@ -90,6 +92,9 @@ TRAINER = [
     ((*RUN, "--warmup", "many"), "--warmup many: neither a number of steps nor a share below 1", "give steps such as 100, or a share of the run such as 0.03"),
     ((*RUN, "--rows-per-step", "0"), "--rows-per-step 0: less than 1", "give a number of at least 1"),
     ((*RUN, "--row-per-step", "2"), "trainer run: no option --row-per-step", "did you mean --rows-per-step?"),
+    ((*RUN, "--no-packing"), "trainer run: no option --no-packing", "nor is there --packing: rows are packed when they are built, always; `packer stats` says how full they are"),
+    ((*RUN, "--tensor-parallel-size", "4"), "trainer run: no option --tensor-parallel-size", "nor is there --tensor-parallel: each layer would be cut over ranks, and its kernels are not told how; for a large model: more ranks (each holds its share of weights, gradients and optimiser), --cpu-offload"),
+    ((*RUN, "--packin-rows", "64"), "trainer run: no option --packin-rows", "did you mean --skip-rows?"),
     ((*RUN, "--compile=1"), "--compile: takes no value", "write --compile alone"),
     ((*RUN, "--no-compil"), "trainer run: no option --no-compil", "did you mean --no-compile?"),
     ((*RUN, "more"), "trainer run: takes no further argument: more", "see trainer run --help"),
@@ -143,8 +148,8 @@ def test_a_wrong_value_of_the_environment_is_told_alike(variable: str) -> None:
     assert result.exit_code == 2
 
 
-def unheard(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A command whose standard error is a pipe that nobody reads from."""
+def unheard(arguments: list[str], cwd: Path, stream: str = "stderr") -> subprocess.CompletedProcess[str]:
+    """A command whose standard error, or output, is a pipe that nobody reads from."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -152,8 +157,7 @@ def unheard(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]
             [sys.executable, "-m", *arguments],
             cwd=cwd,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=writer,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: writer},
             text=True,
             timeout=300,
             check=False,
@@ -177,3 +181,30 @@ def test_a_closed_standard_error_does_not_change_the_status(folder: Path, tmp_pa
     dry = unheard(["packer", "build", *options, "--dry-run"], tmp_path)
     heard = run_module("packer", ["build", *options, "--dry-run"], cwd=tmp_path)
     assert (dry.returncode, dry.stdout) == (0, heard.stdout)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("packer", "verify", "broken"),
+        ("packer", "diff", "other", "broken"),
+        ("trainer", "plan", "--shards", "packed", "--model", "tiny", "--device", "cpu", "--memory", "1MB"),
+        ("trainer", "check", "--shards", "packed", "--model", "tiny", "--init", "random", "--as-is", "-q"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_reader_who_has_seen_enough_does_not_turn_a_no_into_a_yes(
+    folder: Path, arguments: tuple[str, ...], as_json: bool
+) -> None:
+    if not (folder / "broken").exists():
+        for name, capacity in (("other", 1024), ("broken", 2048)):
+            data, out = (str(folder / "chats.jsonl"),), folder / name
+            packer.build(BuildConfig(datasets=data, tokenizer=str(TINY), capacity=capacity, out=out, workers=1))
+        shard = folder / "broken" / "train" / "shard-00000.arrow"
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+    run = unheard([*arguments, *["--json"] * as_json], folder, stream="stdout")
+    assert run.returncode == 1, run.stderr
+    assert "Traceback" not in run.stderr

@@ -47,6 +47,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
 from packer.errors import UserError
+from packer.schema import broken_boundaries
 from packer.shards import Corpus, check_row, open_corpus
 from trainer.apart import prove_apart
 from trainer.isolate import is_isolated
@@ -144,7 +145,7 @@ class Collator:
 
     def __call__(self, rows: Sequence[PackedRow | Mapping[str, object]]) -> dict[str, Tensor | Segments | int]:
         """rows: PackedRow, or the columns of a shard by name, as `datasets.load_dataset("arrow", …)` gives them. Raises UserError where a column that
-        is needed is not among them."""
+        is needed is not among them, or says that examples are not apart."""
         packed = [row if isinstance(row, PackedRow) else _of_columns(row) for row in rows]
         lengths = [length for row in packed for length in torch.diff(row.cu_seqlens[: row.num_segments + 1]).tolist()]
         segments = Segments.from_lengths(lengths, max_segment_len=max(row.max_segment_len for row in packed))
@@ -165,6 +166,7 @@ def _of_columns(columns: Mapping[str, object]) -> PackedRow:
         )
     ids, mask, positions, bounds = (torch.as_tensor(columns[name]) for name in _NEEDED[:4])
     used = int(torch.as_tensor(columns["num_segments"]))
+    _hold_rules(ids, mask, positions, bounds, used)
     return PackedRow(
         input_ids=ids.long(),
         labels=torch.where(mask.bool(), ids.long(), IGNORED),
@@ -174,6 +176,20 @@ def _of_columns(columns: Mapping[str, object]) -> PackedRow:
         example_ids=torch.zeros(0, dtype=torch.int64),
         max_segment_len=int(torch.diff(bounds[: used + 1]).max()),
     )
+
+
+def _hold_rules(ids: Tensor, mask: Tensor, positions: Tensor, bounds: Tensor, used: int) -> None:
+    """Holds a row that no `PackedRows` has read against the rules of the format that keep examples apart; raises UserError with the rule."""
+    broken = [rule for _, rule in broken_boundaries(bounds.numpy()[None], np.array([used]), capacity=len(ids))]
+    if not broken:
+        starts = bounds[:used]
+        lengths = torch.diff(bounds[: used + 1])
+        if not torch.equal(positions.long(), torch.arange(len(ids)) - torch.repeat_interleave(starts, lengths)):
+            broken = ["position_ids must restart at 0 in each segment"]
+        elif mask.bool()[starts.long()].any():
+            broken = ["loss_mask must be false on every segment's first token"]
+    if broken:
+        raise UserError(f"a row of the data set: {broken[0]}", "see what `packer verify` says of the shards' folder")
 
 
 def _keywords(segments: Segments, *, isolated: bool) -> dict[str, Tensor | Segments | int]:

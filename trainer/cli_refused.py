@@ -39,6 +39,13 @@ def refuses_what_is_not_there(function: _Function) -> _Function:
     """Adds the options that are refused, with a value or without; --help does not show them."""
     for name in reversed(_REFUSED):
         function = click.option(
-            name, hidden=True, expose_value=False, is_flag=False, flag_value="", default=None, callback=_refuse
+            name,
+            hidden=True,
+            expose_value=False,
+            is_flag=False,
+            flag_value="",
+            default=None,
+            callback=_refuse,
+            help="; ".join(_REFUSED[name]),
         )(function)
     return function

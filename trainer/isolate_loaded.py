@@ -6,7 +6,8 @@
     model(input_ids=ids, position_ids=positions, segments=segments, labels=labels, use_cache=False).loss
 
 Parameters, their names and the model's class stay: what is saved is an ordinary model of transformers. From then on every layer that mixes tokens asks
-for `segments` and raises where it is not given them, so `generate` no longer works on this object: save, and load it again.
+for `segments` and raises where it is not given them, so `generate` no longer works on this object: save, and load it again. Left out, position_ids are
+those of the segments: transformers would count on from one example into the next.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from trainer.kernels import Choice, Mode, resolve
 from trainer.model import PackedModel, try_out
 from trainer.refuse import mixers
 from trainer.segmented import SegmentedLayer
+from trainer.segments import Segments
+
+# Of position_ids among the arguments of every causal model of transformers: input_ids, attention_mask, position_ids.
+_POSITIONS_PLACE = 2
 
 
 def isolate(model: PreTrainedModel, *, kernels: Mode = "auto") -> tuple[Choice, ...]:
@@ -55,4 +60,17 @@ def isolate(model: PreTrainedModel, *, kernels: Mode = "auto") -> tuple[Choice, 
         raise
     finally:
         model.train(was_training)
+    model.register_forward_pre_hook(_with_positions, with_kwargs=True)
     return tuple(choices)
+
+
+def _with_positions(
+    _model: nn.Module, args: tuple[object, ...], options: dict[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """What a model is called with: where segments are given and no positions, with theirs."""
+    segments = options.get("segments")
+    given = options.get("position_ids", args[_POSITIONS_PLACE] if len(args) > _POSITIONS_PLACE else None)
+    if isinstance(segments, Segments) and given is None:
+        # Behind the ids and the attention mask, where a caller counted so far.
+        return args[:_POSITIONS_PLACE], {**options, "position_ids": segments.positions}
+    return args, options

@@ -168,7 +168,8 @@ def check_targets(prepared: Prepared, counts: Counts) -> None:
 
 
 def row_list(rows: Int64Array) -> str:
-    """Row numbers for a message, the first 16 of them."""
+    """Row numbers for a message, each once (a step of several epochs has a row again), the first 16 of them."""
+    rows = rows[np.sort(np.unique(rows, return_index=True)[1])]
     shown = ", ".join(str(int(row)) for row in rows[:16])
     return shown if len(rows) <= 16 else f"{shown}, … {len(rows)} in all"
 

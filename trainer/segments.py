@@ -68,6 +68,12 @@ class Segments:
         return torch.diff(self.boundaries_cpu).tolist()
 
     @property
+    def positions(self) -> Tensor:
+        """The place of each token in its segment: int64 [1, T] on the device, which is not waited for."""
+        place = torch.arange(self.num_tokens, device=self.seq_idx.device)
+        return place - self.cu_seqlens[self.seq_idx.long()]
+
+    @property
     def num_tokens(self) -> int:
         """T, the tokens of the whole pass."""
         return self.seq_idx.shape[1]

@@ -154,6 +154,7 @@ def _ledger(manifest: Manifest) -> dict[str, object]:
     return {
         **{f"conversations: {name}": count for name, count in ledger.conversations.items()},
         **{f"tokens: {name}": count for name, count in ledger.tokens.items()},
+        **{f"conversations in part: {name}": count for name, count in ledger.in_part.items()},
         **{
             f"control tokens: {token} by {role}": count
             for role, spelled in ledger.control_tokens.items()

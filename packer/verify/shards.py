@@ -129,7 +129,8 @@ def _rows(path: Path, entry: ShardFile, manifest: Manifest, name: str, findings:
             batch, pad_id=manifest.pad_id, vocab_size=manifest.vocab_size, align=manifest.align
         ):
             findings.add(rule, entry.file, row=first + row)
-        unsound = [row for row, _ in broken_boundaries(batch)]
+        broken = broken_boundaries(batch.cu_seqlens, batch.num_segments, capacity=batch.input_ids.shape[1])
+        unsound = [row for row, _ in broken]
         complete &= not unsound
         sound = np.setdiff1d(np.arange(rows), unsound)
         parts.append(_tally(batch.take(sound) if unsound else batch, first + sound))

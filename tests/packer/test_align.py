@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import packer
+from packer.cli import main
 from packer.config import BuildConfig
 from packer.errors import UserError
 from packer.shards import check_row
+from packer.show import show
 from tests.support import SAMPLE, TINY
 
 CAPACITY, ALIGN = 1024, 64
@@ -107,6 +110,19 @@ def test_what_reads_the_rows_counts_tokens_and_not_filling(aligned: Path, plain:
             expected = [listed[example].as_py() for example in row.example_ids[: row.num_examples].tolist()]
             assert row.lengths.tolist() == expected
             assert row.tokens == sum(expected)
+
+
+def test_inspect_counts_tokens_and_tells_the_filling_apart(aligned: Path, plain: Path) -> None:
+    listed = pa.ipc.open_file(pa.memory_map(str(aligned / "examples" / "part-00000.arrow"))).read_all()["tokens"]
+    for folder in (aligned, plain):
+        for segment in show(folder, split=None, row=0, example=None, limit=None).rows[0].segments:
+            expected = 0 if segment.example is None else listed[segment.example].as_py()
+            assert segment.tokens == sum(len(piece.ids) for piece in segment.pieces) == expected
+    found = CliRunner().invoke(main, ["inspect", str(aligned), "--example", "0"], prog_name="packer").stdout
+    tokens = listed[0].as_py()
+    assert f"· {tokens:,} tokens, " in found
+    filling = -tokens % ALIGN
+    assert (f", {filling} slots of alignment padding" in found) == bool(filling)
 
 
 def test_a_pass_of_aligned_rows_counts_its_useful_tokens(aligned: Path) -> None:

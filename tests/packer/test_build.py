@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -23,7 +24,9 @@ import pytest
 import packer
 from packer.config import BuildConfig
 from packer.errors import GateError, UserError
+from packer.report import print_build
 from packer.turns import OPEN
+from packer.verify import verify
 from tests.support import ROOT, SAMPLE, TINY, chat, write_jsonl
 
 SAMPLE_ROWS = SAMPLE.read_text(encoding="utf-8").splitlines()
@@ -145,7 +148,8 @@ def test_everything_left_out_is_counted_and_named_with_its_place(tmp_path: Path)
 def test_too_great_a_loss_ends_the_build_without_a_manifest(tmp_path: Path) -> None:
     data = write_jsonl(tmp_path / "chats.jsonl", [chat("q", "a")] * 9 + ["{broken"])
     with pytest.raises(
-        GateError, match=r"10\.00% was lost, more than --max-loss 1\.00% \(not_json 1, of 10 conversations read\)"
+        GateError,
+        match=r"10\.00% of the conversations were lost, more than --max-loss 1\.00% \(not_json 1, of 10 conversations read\)",
     ):
         packer.build(config(tmp_path / "packed", data))
     assert not (tmp_path / "packed" / "manifest.json").exists()
@@ -156,8 +160,43 @@ def test_too_great_a_loss_ends_the_build_without_a_manifest(tmp_path: Path) -> N
 def test_the_gate_holds_tokens_too(tmp_path: Path) -> None:
     """One conversation in a hundred is little, but here it is most of the tokens."""
     data = write_jsonl(tmp_path / "chats.jsonl", [chat("q", "a")] * 99 + [chat("q", "word " * 20_000)])
-    with pytest.raises(GateError, match="overlong 1"):
+    with pytest.raises(
+        GateError, match=r"% of the tokens were lost, .*\(overlong 200\d\d, of 21\d\d\d tokens encoded\)"
+    ):
         packer.build(config(tmp_path / "packed", data, max_loss=Fraction(1, 50)))
+
+
+@pytest.mark.parametrize(("overlong", "reason"), [("truncate", "truncated"), ("split", "split_off")])
+def test_the_gate_on_what_was_cut_off_names_it_and_no_list_that_is_empty(
+    tmp_path: Path, overlong: str, reason: str
+) -> None:
+    """The conversation goes in, so rejects.jsonl has no line of it."""
+    asked = chat("q", "a", "word " * 300, "b")
+    data = write_jsonl(tmp_path / "chats.jsonl", [asked])
+    with pytest.raises(GateError) as error:
+        packer.build(config(tmp_path / "packed", data, capacity=64, overlong=overlong))
+    found = re.search(r"% of the tokens were lost, .*\((\w+) (\d+), of (\d+) tokens encoded\)$", error.value.message)
+    assert found, error.value.message
+    assert found[1] == reason
+    assert error.value.message.startswith(f"{int(found[2]) / int(found[3]):.2%} ")
+    assert rejects(tmp_path / "packed") == []
+    assert "rejects.jsonl" not in error.value.hint
+
+
+def test_what_a_weight_left_out_is_no_loss_in_the_gate_s_words(tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "chats.jsonl", [chat("q", "a")] * 200 + [chat("q", "word " * 100)] * 200)
+    with pytest.raises(GateError) as error:
+        packer.build(
+            BuildConfig(
+                mix=((str(data), Fraction(1, 2)),),
+                tokenizer=str(TINY),
+                capacity=64,
+                out=tmp_path / "packed",
+                workers=1,
+            )
+        )
+    assert "not_drawn" not in error.value.message
+    assert re.search(r"tokens were lost, .*\(overlong \d+, of \d+ tokens encoded\)", error.value.message)
 
 
 def test_overlong_error_names_the_place(tmp_path: Path) -> None:
@@ -373,6 +412,27 @@ def test_truncate_takes_whole_turns_off_the_end_and_counts_the_tokens(tmp_path: 
         "in_rows": whole.ledger.tokens["encoded"] - lost,
         "truncated": lost,
     }
+    assert manifest.ledger.in_part == {"truncated": 1}
+
+
+def test_how_many_conversations_were_cut_is_counted_stored_told_and_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are in rows, so they stand under no reason of the conversations left out."""
+    data = write_jsonl(tmp_path / "chats.jsonl", [turns(5, 100), turns(5, 101), turns(1, 10), turns(1, 600)])
+    out = tmp_path / "packed"
+    manifest = packer.build(config(out, data, capacity=384, overlong="truncate", max_loss=Fraction(1)))
+    assert manifest.ledger.conversations == {"read": 4, "in": 3, "overlong": 1}
+    assert packer.open(out).manifest.ledger.in_part == manifest.ledger.in_part == {"truncated": 2}
+    print_build(manifest, out)
+    lost = manifest.ledger.tokens["truncated"]
+    assert (
+        f"truncated: 2 of the conversations in rows went in without {lost} of their tokens" in capsys.readouterr().out
+    )
+    assert not verify(out).broken
+    stored = (out / "manifest.json").read_text()
+    (out / "manifest.json").write_text(stored.replace('"truncated": 2', '"truncated": 1'))
+    assert list(verify(out).rules) == ["the ledger's in_part must be those that the token store makes"]
 
 
 def test_truncate_drops_what_has_not_one_whole_turn(tmp_path: Path) -> None:

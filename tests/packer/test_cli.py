@@ -150,7 +150,7 @@ def test_too_great_a_loss_is_status_1(packer_cli, tmp_path: Path) -> None:
     error, _ = two_lines(
         packer_cli("build", "data.jsonl", "--tokenizer", TINY, "--capacity", "4096", "-o", "packed"), status=1
     )
-    assert error.startswith("16.67% was lost, more than --max-loss 1.00%")
+    assert error.startswith("16.67% of the conversations were lost, more than --max-loss 1.00%")
 
 
 def test_options_come_from_the_command_line_then_the_environment_then_the_file(packer_cli, tmp_path: Path) -> None:

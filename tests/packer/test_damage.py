@@ -81,8 +81,14 @@ def _one_row_less(manifest: dict) -> None:  # type: ignore[type-arg]
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda manifest: manifest.update(max_segment_len=20), "longer than the manifest's max_segment_len 20"),
-        (lambda manifest: manifest.update(max_example_len=20), "longer than the manifest's max_example_len 20"),
+        (
+            lambda manifest: manifest.update(max_segment_len=20),
+            r"a segment of \d+ tokens is longer than the manifest's max_segment_len 20",
+        ),
+        (
+            lambda manifest: manifest.update(max_example_len=20),
+            r"an example of \d+ tokens is longer than the manifest's max_example_len 20",
+        ),
         (lambda manifest: manifest.update(max_token_id=50), "past the manifest's max_token_id 50"),
         (lambda manifest: manifest.update(corpus_digest="0" * 32), "corpus_digest is 0000"),
         (lambda manifest: manifest.update(max_segments=16), "corpus_digest is"),

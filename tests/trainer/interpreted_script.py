@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from trainer.kernels import conv, delta, prove_apart, scan
+from trainer.kernels import conv, delta, prove_apart, prove_right, scan
 from trainer.segments import Segments
 
 # Shorter and longer than a chunk of 64 by one, a single token, and a pad tail; places beyond the last segment.
@@ -116,6 +116,7 @@ def main() -> None:
     )
     for layer, fused in (("delta", kernel), ("conv", convolve), ("scan", scanned)):
         prove_apart(layer, fused, "interpreted", torch.device("cpu"), torch.float32)
+        prove_right(layer, fused, "interpreted", torch.device("cpu"), torch.float32)
     print(json.dumps(found))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -315,6 +316,55 @@ def test_rows_as_datasets_reads_them_make_the_same_batch(folder: Path) -> None:
     ) as caught:
         collate([{"input_ids": [1], "position_ids": [0]}])
     assert "remove_unused_columns=False" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "rule"),
+    [
+        ("cu_seqlens", lambda bounds: [0, bounds[1], *bounds[1:-1]], "cu_seqlens must increase strictly"),
+        ("cu_seqlens", lambda bounds: [1, *bounds[1:]], "cu_seqlens must start at 0"),
+        (
+            "cu_seqlens",
+            lambda bounds: [min(place, CAPACITY - 1) for place in bounds],
+            "cu_seqlens must reach the capacity",
+        ),
+        ("num_segments", lambda _: 0, "num_segments must be between 1 and max_segments"),
+        ("position_ids", lambda places: list(range(len(places))), "position_ids must restart at 0 in each segment"),
+        ("position_ids", lambda places: [place + 5 for place in places], "position_ids must restart at 0"),
+        ("loss_mask", lambda mask: [True] * len(mask), "loss_mask must be false on every segment's first token"),
+    ],
+)
+def test_a_row_of_a_data_set_that_does_not_keep_examples_apart_is_refused(
+    folder: Path, column: str, change: Callable[[Any], object], rule: str
+) -> None:
+    """Nobody has held what `datasets` reads against the format, and a kernel would read past such boundaries or leave gradients unwritten."""
+    collate = Collator(stock(QWEN3), PackedRows(folder))
+    row = pa.ipc.open_file(folder / "train" / "shard-00000.arrow").read_all().to_pylist()[0]
+    assert row["num_segments"] > 2
+    with pytest.raises(UserError, match=f"a row of the data set: {rule}"):
+        collate([{**row, column: change(row[column])}])
+
+
+@pytest.mark.parametrize("positional", [False, True])
+def test_positions_left_out_are_those_of_the_segments(positional: bool) -> None:
+    model = hybrid().eval()
+    isolate(model)
+    rotary = model.get_submodule("model.rotary_emb")
+    seen: list[torch.Tensor] = []
+    rotary.register_forward_pre_hook(
+        lambda _module, args, options: seen.append((*args, *options.values())[1]), with_kwargs=True
+    )
+    ids = torch.arange(1, 10)[None]
+    segments = Segments.from_lengths([5, 1, 3])
+    expected = torch.tensor([[0, 1, 2, 3, 4, 0, 0, 1, 2]])
+    assert torch.equal(segments.positions, expected)
+    args = (ids, None) if positional else ()
+    options = {} if positional else {"input_ids": ids}
+    without = model(*args, **options, segments=segments, use_cache=False).logits
+    given = model(input_ids=ids, position_ids=expected, segments=segments, use_cache=False).logits
+    assert torch.equal(without, given)
+    assert all(torch.equal(places.reshape(-1, 9)[-1:], expected) for places in seen)
+    assert len(seen) == 2
 
 
 @pytest.mark.full

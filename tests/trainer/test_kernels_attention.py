@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from packer.errors import UserError
-from trainer.kernels import attention, conv, delta, prove_apart, resolve, scan
+from trainer.kernels import attention, conv, delta, prove_apart, prove_right, resolve, scan
 from trainer.kernels.attention import reference
 from trainer.segments import Segments
 
@@ -132,6 +133,33 @@ def test_a_broken_causal_conv1d_on_the_disk_is_not_taken_for_one_that_is_not_ins
         conv.load_fused()
 
 
+@pytest.mark.parametrize("kind", [AttributeError, AssertionError, OSError, RuntimeError, TypeError, ValueError])
+@pytest.mark.parametrize(("module", "package"), [(delta, "fla"), (conv, "fla"), (scan, "fla"), (conv, "causal_conv1d")])
+def test_however_an_import_fails_it_is_two_lines(
+    module: ModuleType, package: str, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package made for another Triton looks for names that are not there, one for another torch asserts its version, over many lines."""
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(f"raise {kind.__name__}('no\\nsuch name')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] in ("fla", "causal_conv1d")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UserError) as error:
+        module.load_fused()
+    assert f"cannot be loaded: {kind.__name__}: no such name (torch {torch.__version__})" in error.value.message
+
+
+@pytest.mark.parametrize("layer", ["delta", "conv", "scan"])
+def test_a_gpu_without_the_packages_is_an_error_and_not_a_slower_run(
+    layer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("fla", "causal_conv1d"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match="cannot be loaded") as error:
+        resolve(layer, "auto", torch.device("cuda"))  # type: ignore[call-overload]  # a literal in a loop
+    assert "--kernels reference" in error.value.hint
+
+
 def test_a_missing_attention_names_both_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torch.nn.attention.varlen", "flash_attn"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -150,6 +178,49 @@ def test_a_fast_path_that_leaks_is_refused() -> None:
     prove_apart("attention", attention.reference, "ours", CPU, torch.float32)
     with pytest.raises(UserError, match="lets one segment see another"):
         prove_apart("delta", blind, "blind", CPU, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("layer", "module"), [("delta", delta), ("conv", conv), ("scan", scan), ("attention", attention)]
+)
+def test_a_fast_path_that_is_wrong_is_refused_before_it_trains_anything(layer: str, module: ModuleType) -> None:
+    """Each of these keeps segments apart."""
+
+    def sixteen_times(y: Tensor) -> Tensor:  # in its gradients alone
+        y = y.clone()
+        y.register_hook(lambda gradient: gradient * 16)
+        return y.clone()
+
+    def changed(how: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+        return lambda *tensors, **options: how(module.reference(*tensors, **options))
+
+    def cut(y: Tensor) -> Tensor:  # what lies behind the first chunk of the pass is never written
+        return torch.cat([y.narrow(1, 0, 64), torch.zeros_like(y.narrow(1, 64, y.shape[1] - 64))], dim=1)
+
+    for dtype in (torch.float32, torch.bfloat16):
+        prove_right(layer, module.reference, "ours", CPU, dtype)  # type: ignore[arg-type]  # a literal in a loop
+    cases = {"its output": [lambda y: y * 1.5, lambda y: y * float("nan")], "gradient": [sixteen_times]}
+    if layer != "attention":  # which has the heads there
+        cases["its output"].append(cut)
+    for what, ways in cases.items():
+        for how in ways:
+            with pytest.raises(UserError, match=rf"computes something else than the reference: .*{what}"):
+                prove_right(layer, changed(how), "wrong", CPU, torch.bfloat16)  # type: ignore[arg-type]
+
+
+def test_a_fast_path_that_cannot_run_is_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_tensors: Tensor, **_options: object) -> Tensor:
+        raise RuntimeError("CUDA error: misaligned address\nCompile with TORCH_USE_CUDA_DSA")
+
+    probe = delta.probe
+    monkeypatch.setattr(delta, "load_fused", lambda: (broken, "fla.x", "why"))
+    monkeypatch.setattr(Segments, "to", lambda self, _device: self)
+    monkeypatch.setattr(delta, "probe", lambda kernel, segments, _device, dtype: probe(kernel, segments, CPU, dtype))
+    with pytest.raises(
+        UserError,
+        match=r"^the delta kernel fla\.x cannot run on this GPU: RuntimeError: CUDA error: misaligned address Compile",
+    ):
+        resolve("delta", "auto", torch.device("cuda"))
 
 
 def test_fused_attention_wants_half_precision() -> None:

@@ -192,4 +192,5 @@ def test_a_list_of_rows_stays_short() -> None:
     import numpy as np
 
     assert row_list(np.arange(3)) == "0, 1, 2"
+    assert row_list(np.array([7, 2, 7, 7, 5, 2])) == "7, 2, 5"
     assert row_list(np.arange(100)).endswith("15, … 100 in all")

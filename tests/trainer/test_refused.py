@@ -75,6 +75,20 @@ def test_so_it_is_in_a_configuration_file(tmp_path: Path) -> None:
     assert message("--config", str(tmp_path / "run.toml"))[0].startswith("--context-parallel: there is no such thing")
 
 
+@pytest.mark.parametrize("line", ["packing = true", "packing = false", 'packing = "ffd"', "lora = true", "lora = 8"])
+def test_in_a_file_it_is_refused_whatever_its_value_is(tmp_path: Path, line: str) -> None:
+    (tmp_path / "run.toml").write_text(f'shards = "packed"\n{line}\n')
+    said, _ = message("--config", str(tmp_path / "run.toml"))
+    assert said.startswith(f"--{line.split()[0]}: there is no such thing here: ")
+
+
+def test_a_key_that_is_not_known_is_not_answered_with_one_that_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('shards = "packed"\npackin = true\n')
+    said, hint = message("--config", str(tmp_path / "run.toml"))
+    assert said.endswith("unknown key 'packin'")
+    assert "packing" not in hint
+
+
 def test_help_does_not_offer_what_is_refused() -> None:
     shown = CliRunner().invoke(main, ["run", "--help"]).output
     assert "--context-parallel" not in shown

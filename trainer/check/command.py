@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from packer.console import EXIT_NO, printable
 from packer.errors import UserError
+from packer.unheard import cut_short
 from trainer.check.contract import contract
 from trainer.check.proof import Case, prove, tell
 from trainer.check.report import Finding, Report
@@ -49,8 +50,9 @@ def check(config: RunConfig, *, as_is: bool, json: bool, out: str | None, quiet:
         say = _on_standard_error(ranks, quiet=quiet) if json else printer(ranks, quiet=quiet)
         report = _check(config, ranks, say, as_is=as_is)
         if ranks.first and json:
-            sys.stdout.write(report.to_json())
-            sys.stdout.flush()
+            with cut_short():
+                sys.stdout.write(report.to_json())
+                sys.stdout.flush()
         if out is not None:
             path = ranks.together(lambda: store_proof(Path(out), report) if ranks.first else None)
             say("check", f"written to {path}")

@@ -16,6 +16,7 @@ from packer.console import EXIT_NO, printable
 from packer.errors import UserError
 from packer.html.page import write_page
 from packer.progress import console_progress
+from packer.unheard import cut_short
 from trainer.compare.against import read_against
 from trainer.compare.comparison import Rungs, compare, ladder, total_steps
 from trainer.compare.document import document_of, document_of_strict
@@ -63,8 +64,9 @@ def run_compare(options: Options, *, as_json: bool = False) -> int:
         if options.html is not None:
             write_page(options.html, compare_page(document), option="--html")
         if as_json:
-            sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-            sys.stdout.flush()
+            with cut_short():
+                sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+                sys.stdout.flush()
         return 0 if passed else EXIT_NO
 
 
@@ -77,7 +79,8 @@ def _compare(
         with progress.stage("compare", unit="steps", total=steps) as advance:
             strict = train_side_by_side(setting, rungs, check=check, advance=advance)
         if not quiet:
-            print_strict(strict, setting)
+            with cut_short():
+                print_strict(strict, setting)
         return document_of_strict(strict, setting, rungs), strict.equal
     found = compare(
         setting,
@@ -88,7 +91,8 @@ def _compare(
         progress=progress,
     )
     if not quiet:
-        print_comparison(found)
+        with cut_short():
+            print_comparison(found)
     return document_of(found), found.passed
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from packer.errors import UserError
+from trainer.kernels.failing import FAILURES, said
 from trainer.segments import Segments, check_flat
 
 
@@ -59,16 +60,15 @@ def load_fused() -> tuple[AttentionKernel, str, str]:
     """torch's variable-length attention, or flash-attn where torch has none; UserError with both imports' words where neither can be had."""
     try:
         from torch.nn.attention.varlen import varlen_attn
-    except (ImportError, OSError, RuntimeError) as first:
+    except FAILURES as first:
         try:
             from flash_attn import flash_attn_varlen_func
-        except (ImportError, OSError, RuntimeError) as second:
+        except FAILURES as second:
             raise UserError(
-                f"no fused attention can be loaded: {type(first).__name__}: {first}; {type(second).__name__}: {second} "
-                f"(torch {torch.__version__})",
+                f"no fused attention can be loaded: {said(first)}; {said(second)}",
                 "use torch 2.11 or newer, or install flash-attn, or run with --kernels reference",
             ) from second
-        why = f"torch {torch.__version__} has none ({type(first).__name__}: {first})"
+        why = f"torch has none ({said(first)})"
         return _flash_attn(flash_attn_varlen_func), "flash_attn.flash_attn_varlen_func", why
     return _varlen(varlen_attn), "torch.nn.attention.varlen", f"torch {torch.__version__} has it"
 

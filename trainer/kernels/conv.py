@@ -22,6 +22,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 
 from packer.errors import UserError
+from trainer.kernels.failing import FAILURES, said
 from trainer.segments import CHUNK, Segments, check_flat
 
 # Bytes of one block of rows of x. The K passes over a block stay in the core's own cache: at T=8192, D=1024 in float32 blocks made forward and
@@ -109,18 +110,18 @@ def load_fused() -> tuple[ConvKernel, str, str]:
     if _installed("causal_conv1d"):
         try:
             from causal_conv1d import causal_conv1d_fn
-        except (ImportError, OSError, RuntimeError) as error:
+        except FAILURES as error:
             # Not taken for "not installed": a wheel built for another torch would cost its speed without a word.
             raise UserError(
-                f"causal-conv1d is installed but cannot be loaded: {type(error).__name__}: {error} (torch {torch.__version__})",
+                f"causal-conv1d is installed but cannot be loaded: {said(error)}",
                 "build it again for this torch, or uninstall it (flash-linear-attention has a convolution too), or run with --kernels reference",
             ) from error
         return _causal_conv1d(causal_conv1d_fn), "causal_conv1d.causal_conv1d_fn", "causal-conv1d is installed"
     try:
         from fla.modules.causal_conv1d import causal_conv1d
-    except (ImportError, OSError, RuntimeError) as error:
+    except FAILURES as error:
         raise UserError(
-            f"the fused short convolution cannot be loaded: {type(error).__name__}: {error} (torch {torch.__version__}); causal-conv1d is not installed",
+            f"the fused short convolution cannot be loaded: {said(error)}; causal-conv1d is not installed",
             "install it with `pip install flash-linear-attention`, or run with --kernels reference",
         ) from error
     return _fla(causal_conv1d), "fla.modules.causal_conv1d (triton)", "causal-conv1d is not installed"

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from packer.errors import UserError
+from trainer.kernels.failing import FAILURES, said
 from trainer.segments import CHUNK, Segments, check_flat
 
 
@@ -128,9 +129,9 @@ def load_fused() -> tuple[DeltaKernel, str, str]:
     """flash-linear-attention's chunked kernel; UserError with the import's own words where it cannot be had."""
     try:
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule
-    except (ImportError, OSError, RuntimeError) as error:
+    except FAILURES as error:
         raise UserError(
-            f"the fused gated delta rule cannot be loaded: {type(error).__name__}: {error} (torch {torch.__version__})",
+            f"the fused gated delta rule cannot be loaded: {said(error)}",
             "install it with `pip install flash-linear-attention`, or run with --kernels reference",
         ) from error
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 
 from packer.console import EXIT_NO
+from packer.unheard import cut_short
 from trainer.memory.config import PlanConfig
 from trainer.memory.plan import make_plan
 from trainer.memory.report import plan_json, print_plan
@@ -17,9 +18,10 @@ from trainer.memory.report import plan_json, print_plan
 def plan(values: Mapping[str, object], *, as_json: bool) -> int:
     """values: fields of PlanConfig. Returns 1 where memory was given and does not do, else 0."""
     made = make_plan(PlanConfig(**values))  # type: ignore[arg-type]  # click has checked each option's type
-    if as_json:
-        sys.stdout.write(plan_json(made))
-        sys.stdout.flush()
-    else:
-        print_plan(made)
+    with cut_short():
+        if as_json:
+            sys.stdout.write(plan_json(made))
+            sys.stdout.flush()
+        else:
+            print_plan(made)
     return EXIT_NO if made.fits is False else 0
