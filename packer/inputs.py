@@ -60,15 +60,17 @@ def find(config: BuildConfig) -> Found:
     tokenizer = load_tokenizer(config.tokenizer)
     if config.chat_template is not None:
         try:
-            template: str | None = config.chat_template.read_text(encoding="utf-8")
+            template = config.chat_template.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise UserError(
                 f"--chat-template {config.chat_template}: cannot be read ({why})",
                 "give a jinja template as a text file",
             ) from None
+        if not template.strip():
+            raise UserError(f"--chat-template {config.chat_template}: is empty", "give a jinja template as a text file")
     else:
-        template = tokenizer.chat_template
+        template = tokenizer.chat_template or ""
     if not template:
         raise UserError(f"--tokenizer {config.tokenizer}: has no chat template", "give one with --chat-template FILE")
     chat_template = ChatTemplate(template, special_tokens=tokenizer.special_tokens, date=config.template_date)
