@@ -180,6 +180,7 @@ def provenance(config: BuildConfig, inputs: Inputs) -> Provenance:
         encoder=inputs.encoder.name,
         encoder_reason=inputs.encoder.reason,
         tokenizer_path=str(inputs.tokenizer.folder.resolve()) if Path(config.tokenizer).is_dir() else "",
+        chat_template_path=str(config.chat_template.resolve()) if config.chat_template else "",
         sources=tuple(_where(spec) for spec in inputs.sources),
     )
 

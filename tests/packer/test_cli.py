@@ -239,6 +239,12 @@ def test_a_template_past_pythons_limits_is_two_lines(packer_cli, tmp_path: Path,
     assert "the chat template" in error
 
 
+def test_an_empty_template_file_is_said_to_be_empty(packer_cli, tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("\n")
+    shown = two_lines(packer_cli(*BUILD, "--chat-template", "t.jinja"))
+    assert shown == ("--chat-template t.jinja: is empty", "give a jinja template as a text file")
+
+
 @pytest.mark.parametrize(
     "dataset",
     [
