@@ -73,8 +73,14 @@ def find(config: BuildConfig) -> Found:
         template = tokenizer.chat_template or ""
     if not template:
         raise UserError(f"--tokenizer {config.tokenizer}: has no chat template", "give one with --chat-template FILE")
-    chat_template = ChatTemplate(template, special_tokens=tokenizer.special_tokens, date=config.template_date)
-    renderer = Renderer(tokenizer, chat_template, config.policies)
+    try:
+        chat_template = ChatTemplate(template, special_tokens=tokenizer.special_tokens, date=config.template_date)
+        renderer = Renderer(tokenizer, chat_template, config.policies)
+    except UserError as error:
+        if config.chat_template is None:
+            raise
+        # Which of the two templates that there are: the tokenizer has one as well.
+        raise UserError(f"--chat-template {config.chat_template}: {error}", error.hint) from None
     for spec in found:
         if spec.file:
             # A file that cannot be opened is told before anything is begun.

@@ -236,7 +236,24 @@ def test_a_stream_that_cannot_be_written_gives_no_traceback(tmp_path: Path, redi
 def test_a_template_past_pythons_limits_is_two_lines(packer_cli, tmp_path: Path, template: str) -> None:
     (tmp_path / "t.jinja").write_text(template)
     error, _ = two_lines(packer_cli(*BUILD, "--chat-template", "t.jinja"))
-    assert "the chat template" in error
+    assert error.startswith("--chat-template t.jinja: the chat template")
+
+
+@pytest.mark.parametrize(
+    ("template", "error"),
+    [
+        (
+            "{% for m in messages %}{{ '<|im_start|>' + m.content | upper + '<|im_end|>' }}{% endfor %}",
+            "does not count the assistant's text as its own",
+        ),
+        ("{% for m in messages %}{{ m.content }}", "does not compile"),
+    ],
+)
+def test_a_template_that_cannot_be_trained_with_is_named(packer_cli, tmp_path: Path, template: str, error: str) -> None:
+    (tmp_path / "t.jinja").write_text(template)
+    shown, _ = two_lines(packer_cli(*BUILD, "--chat-template", "t.jinja"))
+    assert shown.startswith("--chat-template t.jinja: the chat template")
+    assert error in shown
 
 
 def test_an_empty_template_file_is_said_to_be_empty(packer_cli, tmp_path: Path) -> None:
