@@ -20,11 +20,14 @@ LOG_NAME = "build-log.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
-    """What made the tokens: the encoder and why it, and where tokenizer (empty: on the hub) and sources lay (absolute paths, addresses, hub names)."""
+    """What made the tokens: the encoder and why it, and where tokenizer (empty: on the hub), chat template (empty: the tokenizer's own) and sources lay
+    (absolute paths, addresses, hub names).
+    """
 
     encoder: str
     encoder_reason: str
     tokenizer_path: str
+    chat_template_path: str
     sources: tuple[str, ...]
 
 
@@ -59,5 +62,6 @@ def provenance_of(folder: Path) -> Provenance:
         encoder=str(log.get("encoder", "")),
         encoder_reason=str(log.get("encoder_reason", "")),
         tokenizer_path=str(log.get("tokenizer_path", "")),
+        chat_template_path=str(log.get("chat_template_path", "")),
         sources=tuple(map(str, sources)) if isinstance(sources, list) else (),
     )

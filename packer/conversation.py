@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,9 +30,16 @@ _ROLES = {
     "tool": "tool",
     "function": "tool",
     "observation": "tool",
+    "ipython": "tool",
+    # What LLaMA-Factory calls a turn of the assistant whose text is the JSON of its calls.
+    "function_call": "assistant",
 }
 
 _CANONICAL = frozenset(_ROLES.values())
+# Of a message, under the names that ShareGPT has for them.
+_ALIASES = (("from", "role"), ("value", "content"))
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_MEDIA = ("image", "audio", "video")
 
 
 class Rejected(Exception):  # noqa: N818  # a verdict, not an error
@@ -80,10 +88,12 @@ def conversation(
     empty = [
         place
         for place in answers
-        if not str(messages[place]["content"]).strip() and not messages[place].get("tool_calls")
+        if not messages[place].get("tool_calls") and says_nothing(_behind_thoughts(str(messages[place]["content"])))
     ]
     if empty and empty_answers == "drop":
         raise Rejected("empty_answer", f"message {empty[0]}: the assistant says nothing")
+    if empty_answers == "mask" and not any(place >= first_target and place not in empty for place in answers):
+        raise Rejected("empty_answer", "the assistant says nothing in any message to train on")
     return Conversation(
         messages=messages,
         tools=_tools(tools),
@@ -97,6 +107,17 @@ def text_of(value: object, column: str) -> str:
     if not isinstance(value, str):
         raise Rejected("bad_content", f"column {column!r} is {kind_of(value)}, not text")
     return _whole_characters(value, f"column {column!r}")
+
+
+def says_nothing(text: str) -> bool:
+    """Whether nothing of a text can be seen: it is white space and characters without a width, such as U+200B."""
+    return all(one.isspace() or unicodedata.category(one) in ("Cc", "Cf") for one in text)
+
+
+def _behind_thoughts(text: str) -> str:
+    """What an answer says once its thoughts are over; all of it where it does not begin with thoughts."""
+    thoughts, closed, answer = text.partition("</think>")
+    return answer if closed and "<think>" not in thoughts.lstrip().removeprefix("<think>") else text
 
 
 def _tools(tools: object) -> Json:
@@ -125,33 +146,64 @@ def _message(raw: object, place: int) -> Message:
         raise Rejected("bad_message", f"message {place} is {kind_of(raw)}, not an object")
     # A null key is no key: templates take it for a value.
     message: Message = {str(key): _plain(value) for key, value in raw.items() if value is not None}
+    for theirs, ours in _ALIASES:
+        if theirs in message and ours not in message:
+            message[ours] = message.pop(theirs)
     role = message.get("role")
     if role is None:
         raise Rejected("bad_role", f"message {place} has no role; its keys: {', '.join(message) or 'none'}")
     if not isinstance(role, str):
         raise Rejected("bad_role", f"message {place}: the role is {kind_of(role)}, not text")
-    known = _ROLES.get(role.strip().lower())
-    if known is None:
+    name = role.strip().lower()
+    if name not in _ROLES:
         raise Rejected("bad_role", f"message {place}: unknown role {role!r}")
-    message["role"] = known
-    if "tool_calls" in message:
-        calls = message["tool_calls"]
-        if not isinstance(calls, list):
-            raise Rejected("bad_message", f"message {place}: tool_calls is {kind_of(calls)}, not a list")
-        if calls:
-            message["tool_calls"] = [_tool_call(call) for call in calls]
-        else:
-            del message["tool_calls"]
+    message["role"] = _ROLES[name]
+    if name == "function_call":
+        message["tool_calls"] = _spelled_calls(message.pop("content", None), place)
+    elif "function_call" in message and "tool_calls" not in message:
+        # OpenAI's name for it when a turn had at most one.
+        message["tool_calls"] = [{"type": "function", "function": message.pop("function_call")}]
+    _canonical_calls(message, place)
     message["content"] = _content(message, place)
-    _name_reasoning(message)
+    _name_reasoning(message, place)
     return message
 
 
-def _name_reasoning(message: Message) -> None:
+def _spelled_calls(text: Json, place: int) -> Json:
+    """The calls that the text of a turn is the JSON of: one, or a list."""
+    try:
+        calls = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        calls = None
+    if not isinstance(calls, dict | list) or not calls:
+        raise Rejected("bad_message", f"message {place}: a function call that is not the JSON of one")
+    return calls if isinstance(calls, list) else [calls]
+
+
+def _canonical_calls(message: Message, place: int) -> None:
+    """Tool calls as a list of objects; no key where there are none."""
+    if "tool_calls" not in message:
+        return
+    calls = message["tool_calls"]
+    if not isinstance(calls, list):
+        raise Rejected("bad_message", f"message {place}: tool_calls is {kind_of(calls)}, not a list")
+    for call in calls:
+        inner = call.get("function", call) if isinstance(call, dict) else call
+        if not isinstance(inner, dict):
+            raise Rejected("bad_message", f"message {place}: a tool call is {kind_of(inner)}, not an object")
+    if calls:
+        message["tool_calls"] = [_tool_call(call) for call in calls]
+    else:
+        del message["tool_calls"]
+
+
+def _name_reasoning(message: Message, place: int) -> None:
     """Reasoning under every name that templates read: `reasoning_content`, and `thinking` as gpt-oss has it."""
     keys = ("reasoning_content", "thinking", "reasoning")
     reasoning = next((message[key] for key in keys if message.get(key) is not None), None)
     if reasoning is not None:
+        if not isinstance(reasoning, str):
+            raise Rejected("bad_content", f"message {place}: its reasoning is {kind_of(reasoning)}, not text")
         message["reasoning_content"] = reasoning
         message.setdefault("thinking", reasoning)
 
@@ -166,16 +218,23 @@ def _content(message: Message, place: int) -> str:
         return _whole_characters(content, f"message {place}")
     if not isinstance(content, list):
         raise Rejected("bad_content", f"message {place}: content is {kind_of(content)}, not text")
-    texts = []
-    for part in content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict) and isinstance(part.get("text"), str) and part.get("type", "text") == "text":
-            texts.append(str(part["text"]))
-        else:
-            kind = part.get("type", "unknown") if isinstance(part, dict) else kind_of(part)
-            raise Rejected("image_or_audio", f"message {place}: a part of type {kind!r}; only text can be packed")
+    texts = [_text_of_part(part, place) for part in content]
     return _whole_characters("".join(texts), f"message {place}")
+
+
+def _text_of_part(part: Json, place: int) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict):
+        raise Rejected("bad_content", f"message {place}: a part of the content is {kind_of(part)}, not an object")
+    kind = part.get("type") or "text"
+    named = [str(kind), *(key for key, value in part.items() if value is not None)]
+    if any(medium in name for name in named for medium in _MEDIA):
+        raise Rejected("image_or_audio", f"message {place}: a part of type {kind!r}; only text can be packed")
+    text = part.get("text")
+    if kind not in _TEXT_PARTS or not isinstance(text, str):
+        raise Rejected("bad_content", f"message {place}: a part of type {kind!r} without text; only text can be packed")
+    return text
 
 
 def _whole_characters(text: str, where: str) -> str:

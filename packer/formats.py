@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from packer.conversation import Conversation, PlainText, Rejected, conversation, kind_of, text_of
+from packer.conversation import Conversation, PlainText, Rejected, conversation, kind_of, says_nothing, text_of
+from packer.errors import UserError
 from packer.words import EmptyAnswers, Format
 
 # Every column that some format reads.
@@ -27,6 +28,7 @@ COLUMNS = (
     "text",
     "system",
     "tools",
+    "functions",
 )
 
 
@@ -47,13 +49,21 @@ class Layout:
 
     `messages` (list of messages), `conversations` (ShareGPT), `prompt` and `completion` (two texts, or two lists of messages), `instruction` (with
     `input`) and `output` (or `response`), `text`. Any other format is taken whatever else the row holds. column: another name for the column of
-    `messages`, `sharegpt` or `text`; with "auto" it holds messages. empty_answers: a conversation in which the assistant once says nothing is left out
-    ("drop"), or goes in and that turn is no target ("mask"), or is one ("keep").
+    `messages`, `sharegpt` or `text`; with "auto" it holds messages; UserError with another format, which has several. Of any conversation `system`
+    goes first where it has no system message of its own, and `tools` (or `functions`) go to the template; text has neither. empty_answers: a
+    conversation in which the assistant once says nothing is left out ("drop"), or goes in and that turn is no target ("mask"), or is one ("keep").
     """
 
     format: Format = "auto"
     column: str | None = None
     empty_answers: EmptyAnswers = "drop"
+
+    def __post_init__(self) -> None:
+        if self.column is not None and self.format in ("prompt-completion", "instruction"):
+            raise UserError(
+                f"--column {self.column}: --format {self.format} reads several columns, so one name does not say which",
+                "leave out --column, or rename the columns of the data",
+            )
 
     @property
     def columns(self) -> frozenset[str]:
@@ -69,22 +79,16 @@ def canonical(row: object, layout: Layout) -> Conversation | PlainText:
     if not isinstance(row, dict):
         raise Rejected("not_an_object", f"the row is {kind_of(row)}, not an object")
     form = _format_of(row, layout)
-    if form == "messages":
-        return conversation(
-            _column(row, layout.column or "messages"), tools=row.get("tools"), empty_answers=layout.empty_answers
-        )
-    if form == "sharegpt":
-        return conversation(
-            _from_sharegpt(_column(row, layout.column or "conversations"), row),
-            tools=row.get("tools"),
-            empty_answers=layout.empty_answers,
-        )
+    if form in ("messages", "sharegpt"):
+        column = layout.column or ("messages" if form == "messages" else "conversations")
+        return _conversation(_list_of_messages(row, column), row, layout)
     if form == "prompt-completion":
         return _prompt_completion(_column(row, "prompt"), _column(row, "completion"), row, layout)
     if form == "instruction":
-        return conversation(_from_instruction(row), tools=row.get("tools"), empty_answers=layout.empty_answers)
-    text = text_of(_column(row, layout.column or "text"), "text")
-    if not text.strip():
+        return _conversation(_from_instruction(row), row, layout)
+    column = layout.column or "text"
+    text = text_of(_column(row, column), column)
+    if says_nothing(text):
         raise Rejected("empty", "the text is empty")
     return PlainText(prompt="", completion=text)
 
@@ -116,48 +120,53 @@ def _names(row: Mapping[object, object]) -> str:
     return ", ".join(map(str, row)) or "nothing"
 
 
-def _from_sharegpt(raw: object, row: Mapping[object, object]) -> object:
-    """ShareGPT's turns ({"from", "value"}) as messages; a "system" column goes first."""
-    if not isinstance(raw, list):
-        return raw
-    messages: list[object] = []
-    if isinstance(row.get("system"), str) and row["system"]:
-        messages.append({"role": "system", "content": row["system"]})
-    for turn in raw:
-        if isinstance(turn, dict) and turn.get("role") is None and turn.get("from") is not None:
-            rest = {key: value for key, value in turn.items() if key not in ("from", "value")}
-            messages.append({**rest, "role": turn["from"], "content": turn.get("value")})
-        else:
-            messages.append(turn)
+def _list_of_messages(row: Mapping[object, object], column: str) -> list[object]:
+    messages = _column(row, column)
+    if not isinstance(messages, list):
+        raise Rejected(
+            "bad_message",
+            f"column {column!r} is {kind_of(messages)}, not a list of messages; the row has: {_names(row)}",
+        )
     return messages
 
 
-def _from_instruction(row: Mapping[object, object]) -> object:
+def _conversation(
+    messages: list[object], row: Mapping[object, object], layout: Layout, *, first_target: int = 0
+) -> Conversation:
+    """The conversation of a row, with its system prompt and its tools where they have columns of their own."""
+    tools = row.get("tools")
+    if tools is None and isinstance(functions := row.get("functions"), list):
+        # OpenAI's older name for the tools that are functions.
+        tools = [{"type": "function", "function": function} for function in functions]
+    if messages and row.get("system") is not None and not any(map(_is_system, messages)):
+        system = text_of(row["system"], "system")
+        if system.strip():
+            messages = [{"role": "system", "content": system}, *messages]
+            first_target += bool(first_target)
+    return conversation(messages, tools=tools, first_target=first_target, empty_answers=layout.empty_answers)
+
+
+def _is_system(message: object) -> bool:
+    role = (message.get("role") or message.get("from")) if isinstance(message, dict) else None
+    return isinstance(role, str) and role.strip().lower() in ("system", "developer")
+
+
+def _from_instruction(row: Mapping[object, object]) -> list[object]:
     question = text_of(_column(row, "instruction"), "instruction")
     if row.get("input") is not None and text_of(row["input"], "input").strip():
         question += f"\n\n{row['input']}"
     answer = row["output"] if row.get("output") is not None else _column(row, "response")
-    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": text_of(answer, "output")}]
-    if isinstance(row.get("system"), str) and row["system"]:
-        messages.insert(0, {"role": "system", "content": str(row["system"])})
-    return messages
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": text_of(answer, "output")}]
 
 
 def _prompt_completion(
     prompt: object, completion: object, row: Mapping[object, object], layout: Layout
 ) -> Conversation | PlainText:
-    if isinstance(prompt, list) and isinstance(completion, list):
-        return conversation(
-            [*prompt, *completion], tools=row.get("tools"), first_target=len(prompt), empty_answers=layout.empty_answers
-        )
     if isinstance(prompt, list) and isinstance(completion, str):
-        return conversation(
-            [*prompt, {"role": "assistant", "content": completion}],
-            tools=row.get("tools"),
-            first_target=len(prompt),
-            empty_answers=layout.empty_answers,
-        )
+        completion = [{"role": "assistant", "content": completion}]
+    if isinstance(prompt, list) and isinstance(completion, list):
+        return _conversation([*prompt, *completion], row, layout, first_target=len(prompt))
     text = PlainText(prompt=text_of(prompt, "prompt"), completion=text_of(completion, "completion"))
-    if not text.completion.strip():
+    if layout.empty_answers != "keep" and says_nothing(text.completion):
         raise Rejected("empty_answer", "the completion is empty")
     return text

@@ -60,19 +60,27 @@ def find(config: BuildConfig) -> Found:
     tokenizer = load_tokenizer(config.tokenizer)
     if config.chat_template is not None:
         try:
-            template: str | None = config.chat_template.read_text(encoding="utf-8")
+            template = config.chat_template.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise UserError(
                 f"--chat-template {config.chat_template}: cannot be read ({why})",
                 "give a jinja template as a text file",
             ) from None
+        if not template.strip():
+            raise UserError(f"--chat-template {config.chat_template}: is empty", "give a jinja template as a text file")
     else:
-        template = tokenizer.chat_template
+        template = tokenizer.chat_template or ""
     if not template:
         raise UserError(f"--tokenizer {config.tokenizer}: has no chat template", "give one with --chat-template FILE")
-    chat_template = ChatTemplate(template, special_tokens=tokenizer.special_tokens, date=config.template_date)
-    renderer = Renderer(tokenizer, chat_template, config.policies)
+    try:
+        chat_template = ChatTemplate(template, special_tokens=tokenizer.special_tokens, date=config.template_date)
+        renderer = Renderer(tokenizer, chat_template, config.policies)
+    except UserError as error:
+        if config.chat_template is None:
+            raise
+        # Which of the two templates that there are: the tokenizer has one as well.
+        raise UserError(f"--chat-template {config.chat_template}: {error}", error.hint) from None
     for spec in found:
         if spec.file:
             # A file that cannot be opened is told before anything is begun.
@@ -178,6 +186,7 @@ def provenance(config: BuildConfig, inputs: Inputs) -> Provenance:
         encoder=inputs.encoder.name,
         encoder_reason=inputs.encoder.reason,
         tokenizer_path=str(inputs.tokenizer.folder.resolve()) if Path(config.tokenizer).is_dir() else "",
+        chat_template_path=str(config.chat_template.resolve()) if config.chat_template else "",
         sources=tuple(_where(spec) for spec in inputs.sources),
     )
 

@@ -24,6 +24,14 @@ from packer.manifest import Ledger
 from packer.mix import copies
 from packer.overlong import cut, targets
 from packer.token_part import PartHead, Reject, TokenPart
+from packer.words import Format
+
+# What to do where no row has the columns of the format asked for.
+_COLUMN_HINTS: dict[Format, str] = {
+    "text": "name the column that holds the text with --column",
+    "prompt-completion": "rename the columns of the data, or give another --format",
+    "instruction": "rename the columns of the data, or give another --format",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,12 +176,13 @@ class Intake:
         lost = self.books.lost_conversations()
         reason = max(lost, key=lost.__getitem__, default="")
         example = next((reject for reject in self.rejects if reject.reason == reason), None)
-        if reason == "no_messages":
-            hint = "name the column that holds the messages with --column"
-        elif reason:
-            hint = f"each is listed in {self._config.out / 'rejects.jsonl'}"
-        else:
+        hint = f"each is listed in {self._config.out / 'rejects.jsonl'}"
+        if not reason:
             hint = "give a larger weight with --mix, or more conversations"
+        elif reason == "no_messages":
+            hint = _COLUMN_HINTS.get(self._config.format, "name the column that holds the messages with --column")
+        elif example and example.detail.startswith("column") and "list of messages" in example.detail:
+            hint += "; a column of plain text is taken by --format text --column NAME"
         why = f"{example.place}: {example.detail}" if example else "none was drawn by its weight"
         raise UserError(
             f"{names}: none of {self.books.conversations['read']} conversations can be used; {why}",

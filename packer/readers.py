@@ -54,8 +54,11 @@ def parsed(value: object) -> object:
         return value
     try:
         return json.loads(value)
+    except json.JSONDecodeError as error:
+        # Its own words say "line 1" of every row, which people take for the file's.
+        raise NotJsonError(f"{error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:
-        # ValueError covers bad JSON and bad UTF-8; a line of ten thousand brackets ends in RecursionError.
+        # ValueError covers bad UTF-8; a line of ten thousand brackets ends in RecursionError.
         raise NotJsonError(str(error) or type(error).__name__) from None
 
 
@@ -224,13 +227,18 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(file: str, batches: Iterable[pa.RecordBatch], names: Sequence[str], share: float = 0) -> Iterator[RawRow]:
-    """Row by row; where the file has none of the columns, its rows are the names that it has, so that people see them."""
+    """Row by row, each with the names of all columns that the file has, so that people see them where none of those is the one."""
     number = 0
     for batch in batches:
         for value in _python(batch):
-            row = value if not isinstance(value, dict) or value else dict.fromkeys(names)
+            row = with_names(value, names) if isinstance(value, dict) else value
             yield RawRow(number=number, place=f"{file} row {number}", value=row, size=share)
             number += 1
+
+
+def with_names(row: dict[str, object], names: Sequence[str]) -> dict[str, object]:
+    """A row with every column of its table; null where it was null, or was not read."""
+    return {**dict.fromkeys(names), **row}
 
 
 def _python(batch: pa.RecordBatch) -> list[object]:

@@ -25,6 +25,7 @@ from packer.readers import (
     kind_of,
     read_file,
     size_of,
+    with_names,
     without_nulls,
 )
 
@@ -214,12 +215,14 @@ def _read_hub(source: SourceSpec, columns: Collection[str]) -> Iterator[RawRow]:
         raise UserError(
             f"{where}: {first_line(error)}", "check --split and --revision against the data set's page"
         ) from None
-    wanted = [name for name in rows.column_names if name in columns]
+    columns_there = rows.column_names
+    wanted = [name for name in columns_there if name in columns]
     rows = rows.select_columns(wanted) if wanted else rows
     number = 0
     for batch in rows.iter(batch_size=ROWS_AT_ONCE):
         names = list(batch)
         for values in zip(*batch.values(), strict=True):
             value = without_nulls(dict(zip(names, values, strict=True)))
-            yield RawRow(number=number, place=f"{source.split} row {number}", value=value)
+            row = with_names(value, columns_there) if isinstance(value, dict) else value
+            yield RawRow(number=number, place=f"{source.split} row {number}", value=row)
             number += 1

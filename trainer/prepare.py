@@ -109,16 +109,23 @@ def _open_eval(config: RunConfig, corpus: Corpus) -> Corpus | None:
     return other
 
 
+def build_noted(corpus: Corpus, key: str) -> str:
+    """What the build wrote of itself under a key of build-log.json; empty where there is no log, or nothing there."""
+    log = corpus.fetch("build-log.json")
+    if not log.is_file():
+        return ""
+    try:
+        noted = json.loads(log.read_text(encoding="utf-8")).get(key)
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
+        return ""  # It decides no number; a damaged one only costs what it would have told.
+    return noted if isinstance(noted, str) else ""
+
+
 def _default_model(corpus: Corpus) -> str:
     """The model whose tokenizer made the shards: its folder while that still lies where the build found it, else its hub name."""
-    log = corpus.fetch("build-log.json")
-    if log.is_file():
-        try:
-            noted = json.loads(log.read_text(encoding="utf-8")).get("tokenizer_path")
-        except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
-            noted = None  # The log decides nothing else; a damaged one only costs the default.
-        if isinstance(noted, str) and (Path(noted) / "config.json").is_file():
-            return noted
+    noted = build_noted(corpus, "tokenizer_path")
+    if noted and (Path(noted) / "config.json").is_file():
+        return noted
     name = corpus.manifest.tokenizer.name
     if name.count("/") == 1:
         return name

@@ -1,8 +1,9 @@
-"""Whether the ids in the shards are the ids of this model: its tokenizer against the one that made them.
+"""Whether the ids in the shards are the ids of this model, and its chats the model's: its tokenizer and chat template against those that made them.
 
 An id past the embedding is noticed anyway; a tokenizer of the same size whose ids mean other words is not, and the loss still falls.
 `tokenizer.json` decides ids, so it is what is compared: byte for byte, and where that differs, part by part (libraries write it in their own
-order and spelling, and what they add at the ends or pad to has no part in packed rows).
+order and spelling, and what they add at the ends or pad to has no part in packed rows). A chat template that is another than the shards were rendered
+with is refused too, since the model would be asked in other words than it learns; unless the build was given one of its own (`--chat-template`).
 
     for label, text in check_tokenizer(prepared, fetch=True): ...
 """
@@ -10,18 +11,20 @@ order and spelling, and what they add at the ends or pad to has no part in packe
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from packer.digest import digest_file
 from packer.errors import UserError
-from trainer.prepare import Prepared
+from trainer.prepare import Prepared, build_noted
 from trainer.source import model_file
 
+_TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
 _PARTS = ("model", "added_tokens", "normalizer", "pre_tokenizer")
 
 
 def check_tokenizer(prepared: Prepared, *, fetch: bool) -> list[tuple[str, str]]:
-    """What is to be said, as (label, text); raises UserError where the model's tokenizer is not that of the shards."""
+    """What is to be said, as (label, text); raises UserError where the model's tokenizer or chat template is not that of the shards."""
     if not prepared.config.tokenizer_check:
         return [("note", "--no-tokenizer-check: the model's tokenizer was not held against that of the shards")]
     made = prepared.corpus.fetch("tokenizer")
@@ -36,10 +39,18 @@ def check_tokenizer(prepared: Prepared, *, fetch: bool) -> list[tuple[str, str]]
                 f"{ours}: not the tokenizer of {prepared.corpus.name} ({part} differs): its ids would mean other tokens to this model",
                 "build the shards with this model's own tokenizer, or --no-tokenizer-check where the ids are known to agree",
             )
-    template, theirs = _template(made), _template(ours.parent)
-    if template is not None and theirs is not None and template != theirs:
-        return [("note", f"{prepared.model} has another chat template than the shards were rendered with")]
-    return []
+    files = [model_file(prepared.model, name, fetch=fetch) for name in _TEMPLATE_FILES]
+    template, theirs = _template([made / name for name in _TEMPLATE_FILES]), _template(files)
+    if template is None or theirs is None or template == theirs:
+        return []
+    if not build_noted(prepared.corpus, "chat_template_path"):
+        raise UserError(
+            f"{prepared.model}: its chat template is not the one that {prepared.corpus.name} was rendered with",
+            "build the shards again with this model's tokenizer, or --no-tokenizer-check to train on them as they are",
+        )
+    return [
+        ("note", f"{prepared.model} has another chat template than --chat-template, which the shards were built with")
+    ]
 
 
 def _first_difference(ours: Path, theirs: Path) -> str | None:
@@ -68,13 +79,19 @@ def _plain(part: object) -> object:
     return plain
 
 
-def _template(folder: Path) -> str | None:
-    path = folder / "chat_template.jinja"
+def _template(files: Sequence[Path | None]) -> str | None:
+    """The chat template in a chat_template.jinja, else in a tokenizer_config.json; None where neither has one, or one of several by name."""
+    jinja, config = files
     try:
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-        said = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        if jinja is not None and jinja.is_file():
+            return _as_compiled(jinja.read_text(encoding="utf-8"))
+        said = json.loads(config.read_text(encoding="utf-8")) if config is not None else None
         found = said.get("chat_template") if isinstance(said, dict) else None
-        return found if isinstance(found, str) else None
+        return _as_compiled(found) if isinstance(found, str) else None
     except (OSError, json.JSONDecodeError, UnicodeDecodeError):
-        return None  # the template decides nothing here; a missing one only costs the note
+        return None  # no reader of the model could take it either, and none of it decides ids
+
+
+def _as_compiled(template: str) -> str:
+    """What jinja makes the same of: it knows one kind of line end, and drops the last."""
+    return template.replace("\r\n", "\n").removesuffix("\n")

@@ -114,6 +114,10 @@ def test_a_change_of_template_or_data_alone_is_noticed(tmp_path: Path) -> None:
         packer.build(config(tmp_path / "packed", data))
     forced = packer.build(config(tmp_path / "packed", data, force=True))
     assert forced.ledger.conversations["read"] == 51
+    # Which template was meant is told to a trainer, who holds it against the model's.
+    packer.build(config(tmp_path / "own", data, chat_template=template))
+    logs = [json.loads((tmp_path / name / "build-log.json").read_text()) for name in ("packed", "own")]
+    assert [log["chat_template_path"] for log in logs] == ["", str(template)]
 
 
 def test_everything_left_out_is_counted_and_named_with_its_place(tmp_path: Path) -> None:
@@ -700,11 +704,13 @@ def test_hub_rows_lose_the_null_keys_that_arrow_gave_them(monkeypatch: pytest.Mo
     other = {"function": {"name": "f", "arguments": {"y": "2"}}}
     ask = {"role": "user", "content": "q"}
     rows = [{"messages": [ask, {"role": "assistant", "content": "a", "tool_calls": [one]}]} for one in (call, other)]
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list(rows))
+    table = datasets.Dataset.from_list([{"id": 7, **row} for row in rows])
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: table)
     from packer.source import SourceSpec, read
 
     seen = [row.value for row in read(SourceSpec(name="a/b", split="train"), frozenset(["messages"]))]
-    assert seen == rows
+    # A column that is not read is there by its name, for a message that tells which there are.
+    assert seen == [{"id": None, **row} for row in rows]
 
 
 def test_names_that_are_not_utf8_do_not_end_a_build(tmp_path: Path) -> None:

@@ -121,7 +121,10 @@ def test_a_config_file_with_an_unknown_key_is_refused(
         ([], (), "data.jsonl: empty: not one conversation in it", "check that the file was written whole, or name another"),
         ([{"title": "x"}], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'messages'; the row has: title", "name the column that holds the messages with --column"),
         ([{"messages": []}], ("--column", "chat"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'chat'; the row has: messages", "name the column that holds the messages with --column"),
-        (["{"], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)", "each is listed in packed/rejects.jsonl"),
+        ([{"body": "x"}], ("--format", "text"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'text'; the row has: body", "name the column that holds the text with --column"),
+        ([{"q": "x"}], ("--format", "instruction"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'instruction'; the row has: q", "rename the columns of the data, or give another --format"),
+        ([{"messages": "x", "n": 1}], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: column 'messages' is text, not a list of messages; the row has: messages, n", "each is listed in packed/rejects.jsonl; a column of plain text is taken by --format text --column NAME"),
+        (["{"], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: Expecting property name enclosed in double quotes at column 2", "each is listed in packed/rejects.jsonl"),
     ],
 )  # fmt: skip
 def test_data_that_cannot_be_used_is_two_lines_and_status_2(
@@ -233,7 +236,30 @@ def test_a_stream_that_cannot_be_written_gives_no_traceback(tmp_path: Path, redi
 def test_a_template_past_pythons_limits_is_two_lines(packer_cli, tmp_path: Path, template: str) -> None:
     (tmp_path / "t.jinja").write_text(template)
     error, _ = two_lines(packer_cli(*BUILD, "--chat-template", "t.jinja"))
-    assert "the chat template" in error
+    assert error.startswith("--chat-template t.jinja: the chat template")
+
+
+@pytest.mark.parametrize(
+    ("template", "error"),
+    [
+        (
+            "{% for m in messages %}{{ '<|im_start|>' + m.content | upper + '<|im_end|>' }}{% endfor %}",
+            "does not count the assistant's text as its own",
+        ),
+        ("{% for m in messages %}{{ m.content }}", "does not compile"),
+    ],
+)
+def test_a_template_that_cannot_be_trained_with_is_named(packer_cli, tmp_path: Path, template: str, error: str) -> None:
+    (tmp_path / "t.jinja").write_text(template)
+    shown, _ = two_lines(packer_cli(*BUILD, "--chat-template", "t.jinja"))
+    assert shown.startswith("--chat-template t.jinja: the chat template")
+    assert error in shown
+
+
+def test_an_empty_template_file_is_said_to_be_empty(packer_cli, tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("\n")
+    shown = two_lines(packer_cli(*BUILD, "--chat-template", "t.jinja"))
+    assert shown == ("--chat-template t.jinja: is empty", "give a jinja template as a text file")
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_a_repack_reads_no_source_and_no_tokenizer_and_says_where_its_tokens_com
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[-1] == "[]"
     logs = [json.loads((tmp_path / name / "build-log.json").read_text()) for name in ("packed", "again")]
-    for field in ("encoder", "tokenizer_path", "sources"):
+    for field in ("encoder", "tokenizer_path", "chat_template_path", "sources"):
         assert logs[0][field] == logs[1][field]
 
 

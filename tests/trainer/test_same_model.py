@@ -87,9 +87,34 @@ def test_what_cannot_be_compared_is_said(folder: Path) -> None:
     assert "tiny has no tokenizer.json" in check_tokenizer(prepare(config(folder)), fetch=False)[0][1]
 
 
-def test_another_chat_template_is_said(folder: Path) -> None:
-    (folder / "tiny" / "chat_template.jinja").write_text("{{ messages }}")
+def test_a_chat_template_that_changed_by_one_character_is_refused(folder: Path) -> None:
+    template = folder / "tiny" / "chat_template.jinja"
+    template.write_text(template.read_text().replace("You may call", "You may cull"))
+    with pytest.raises(UserError, match=r"its chat template is not the one that .*packed was rendered with") as caught:
+        run(config(folder))
+    assert "--no-tokenizer-check" in caught.value.hint
+    assert check_tokenizer(prepare(config(folder, tokenizer_check=False)), fetch=False)[0][0] == "note"
+
+
+def test_a_chat_template_that_was_given_to_the_build_is_only_said(folder: Path) -> None:
+    (folder / "packed" / "tokenizer" / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "packed" / "build-log.json").write_text(json.dumps({"chat_template_path": "/somewhere/t.jinja"}))
     assert "another chat template" in check_tokenizer(prepare(config(folder)), fetch=False)[0][1]
+
+
+def test_a_chat_template_is_the_same_wherever_it_is_kept_and_however_its_lines_end(folder: Path) -> None:
+    template = folder / "tiny" / "chat_template.jinja"
+    text = template.read_text()
+    template.unlink()
+
+    def keep(document: dict) -> None:  # type: ignore[type-arg]
+        document["chat_template"] = text.replace("\n", "\r\n").rstrip()
+
+    edit(folder / "tiny" / "tokenizer_config.json", keep)
+    assert check_tokenizer(prepare(config(folder)), fetch=False) == []
+    edit(folder / "tiny" / "tokenizer_config.json", lambda document: document.update(chat_template=text + "x"))
+    with pytest.raises(UserError, match="chat template"):
+        check_tokenizer(prepare(config(folder)), fetch=False)
 
 
 def test_a_run_does_not_go_on_with_another_model_of_the_same_name_or_an_edited_config(folder: Path) -> None:
