@@ -77,7 +77,9 @@ class Forms:
         Raises UserError where a form is caught giving another text than the template.
         """
         messages, first_target = conversation.messages, conversation.first_target
-        if conversation.tools is not None or (first_target and self._template.has_generation_tags):
+        if conversation.tools is not None or conversation.masked:
+            return None
+        if first_target and self._template.has_generation_tags:
             return None
         texts: list[str] = []
         roles: list[str] = []

@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from packer.controls import Controls
-from packer.conversation import Conversation, PlainText, Rejected
+from packer.conversation import Conversation, PlainText, Rejected, says_nothing
 from packer.encoders import Flat
 from packer.formats import Layout, canonical
 from packer.forms import Forms
@@ -26,6 +26,7 @@ from packer.marks import render
 from packer.probe import Probe, probe
 from packer.spans import TokenSpans, spans_of, token_spans
 from packer.template import ChatTemplate
+from packer.thoughts import way_with_thoughts, with_thoughts
 from packer.tokenizer import Tokenizer
 from packer.turns import Rendered, Turn
 from packer.types import BoolArray, Int32Array, Int64Array
@@ -80,6 +81,7 @@ class Renderer:
         self._template = template
         self._policies = policies
         self._probe: Probe = probe(tokenizer, template)
+        self._way_with_thoughts = way_with_thoughts(template)
         self._controls = Controls(tokenizer.added_tokens.values(), delimiters=self._probe.delimiters)
         self._forms = Forms(template, prompt=self._probe.facts.prompt)
         self.method = "generation tags" if template.has_generation_tags else "marks"
@@ -111,7 +113,9 @@ class Renderer:
             said = json.dumps([conversation.prompt, conversation.completion])
             rendered, spelled = self._plain(conversation)
         else:
+            # Before anything is done for the template's sake: equal conversations have equal hashes under any.
             said = _said(conversation)
+            conversation = with_thoughts(conversation, self._way_with_thoughts)
             spelled = [] if self._policies.control_tokens == "keep" else self._controls.found(conversation)
             if spelled and self._policies.control_tokens == "reject":
                 role, token = spelled[0]
@@ -146,6 +150,8 @@ class Renderer:
         if eos is None:
             raise Rejected("no_terminator", "the tokenizer has no EOS token to close the text with")
         completion = text.completion.removesuffix(eos)
+        if self._policies.layout.empty_answers != "keep" and says_nothing(completion):
+            raise Rejected("empty_answer", "the completion is empty but for the token that ends it")
         literal: list[tuple[int, int]] = []
         spelled: list[tuple[str, str]] = []
         if self._policies.control_tokens != "keep":

@@ -46,7 +46,7 @@ def token_spans(tokenizer: Tokenizer, texts: Sequence[str], turns: Sequence[Sequ
         exact = (of_text == sizes) & np.array([tokenizer.byte_lengths_fit(text) for text in texts], dtype=bool)
     at = 0
     for number, (text, its_turns) in enumerate(zip(texts, turns, strict=True)):
-        if exact[number] and not text.isascii():
+        if its_turns and exact[number] and not text.isascii():
             bounds[at : at + len(its_turns)] = _in_bytes(text, its_turns)
         at += len(its_turns)
     base = ends[flat.offsets[:-1]][text_of] if len(texts) else np.zeros(0, dtype=np.int64)

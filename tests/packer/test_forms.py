@@ -436,10 +436,11 @@ def test_what_a_template_may_not_know_of_a_text_is_lost_even_where_jinja_takes_n
             messages=({"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "thinking": "c"})
         ),
         Conversation(messages=({"role": "user", "content": "a"}, {"content": "b", "role": "assistant"})),
+        Conversation(messages=conversation("a", "b", "c", "\u200b").messages, masked=frozenset([3])),
         conversation("a", " \n"),
         conversation("a", "b\U00100003"),
     ],
-    ids=["tools", "another key", "keys in another order", "blank", "a mark in the text"],
+    ids=["tools", "another key", "keys in another order", "masked", "blank", "a mark in the text"],
 )
 def test_other_conversations_have_no_form(said: Conversation) -> None:
     assert Forms(ChatTemplate(CHATML, special_tokens={}), prompt="").rendered(said) is None

@@ -399,6 +399,27 @@ def test_reasoning_is_a_target_and_an_empty_block_of_it_is_not(qwen3: Path, mess
     assert tokenizer.decode(example.ids[example.loss_mask].tolist()) == "a<|im_end|>b<|im_end|>"
 
 
+@pytest.mark.parametrize("question", ["q", "é"])
+def test_a_conversation_without_one_turn_to_train_on_is_a_verdict_in_any_script(tiny, question: str) -> None:
+    """Generation tags that leave a long answer out, as a template's author may have them."""
+    source = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{% if m.role == 'assistant' and m.content | length < 50 %}"
+        "{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}"
+    )
+    long, short = renderer(tiny, source).examples([chat(question, "a" * 60), chat(question, "a")])
+    assert isinstance(long, Rejected)
+    assert long.reason == "no_target"
+    assert isinstance(short, Example)
+
+
+def test_a_completion_of_nothing_but_its_end_is_an_empty_answer(tiny) -> None:
+    row = {"prompt": "q", "completion": " <|im_end|>"}
+    (outcome,) = renderer(tiny, CHATML).examples([row])
+    assert isinstance(outcome, Rejected)
+    assert outcome.reason == "empty_answer"
+    assert isinstance(renderer(tiny, CHATML, layout=Layout(empty_answers="keep")).examples([row])[0], Example)
+
+
 def test_an_assistant_may_think(tiny: Tokenizer) -> None:
     assert isinstance(renderer(tiny, CHATML).examples([chat("q", "<think>\nhm\n</think>\n\na")])[0], Example)
 
