@@ -138,6 +138,13 @@ def cache_option(function: _Function) -> _Function:
     )(function)
 
 
+def json_option(function: _Function) -> _Function:
+    """Adds `--json`, of every command that reports."""
+    return click.option(
+        "--json", is_flag=True, help="One JSON document on standard output, all else on standard error."
+    )(function)
+
+
 def voice_options(function: _Function) -> _Function:
     """Adds `-q/--quiet` and `-v/--verbose`, of which one may be given; errors are told either way."""
     for flags, text in (
