@@ -41,11 +41,13 @@ class Weights(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Random:
-    """Drawn from the seed, a block at a time. draft: the model, without memory and not sharded."""
+    """Drawn from the seed, a block at a time; without one buffers alone are made, for parameters that a checkpoint of a run has.
+
+    draft: the model, without memory and not sharded."""
 
     draft: PreTrainedModel
     blocks: Sequence[nn.Module]
-    seed: int
+    seed: int | None
     unused: tuple[str, ...] = ()
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
