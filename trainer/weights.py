@@ -2,7 +2,7 @@
 
     packed, weights = plan_model("Qwen/Qwen3-0.6B", init="pretrained", ...)     # everything wrong with the checkpoint's names and shapes is told here
     shard(packed, ...)
-    fill(packed, weights, device)
+    fill(packed, packed.model, weights, device)
 
 On the way there is never more in memory than this rank's part, a piece of one tensor, and where the library makes one tensor of several (`trainer.conversion`)
 those; experts that are stacked are read one by one. Ties stay ties.

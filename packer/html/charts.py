@@ -1,6 +1,6 @@
 """Histograms and bars. Places across are shares of the width, so that a chart fits a telephone; heights and text are CSS pixels.
 
-histogram(edges, counts, label="Lengths of examples", unit="tokens", marks=[Mark(value=268, label="p50")])
+histogram(edges, counts, label="Lengths of examples", unit="tokens", of="examples", marks=[Mark(value=268, label="p50")])
 bars([Bar(label="packed rows", parts=(Part(size=188_416, style="packed"),), value="188,416")], end=1_859_584, label="Slots")
 """
 

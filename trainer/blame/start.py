@@ -2,7 +2,7 @@
 
 start = choose(Path("runs/first"), step=12, given=None)
 start.said                                   # "checkpoints/step-000010, 1 update before what step 12 saw"
-model, units = load(start, prepared, ranks)
+model, units = load(start, Path("runs/first"), prepared, ranks)
 """
 
 from __future__ import annotations

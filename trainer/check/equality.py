@@ -3,7 +3,7 @@
 Packed is our model with reference kernels, alone is the library's own model run on each example by itself; they agree to 1e-9, normwise per
 parameter. What the run's own kernels and dtype make of it is `trainer.check.equality_in_training`.
 
-    found = equality_in_float64(doubles, windows)
+    found = equality_in_float64(doubles, windows, device)
     found.max_grad_error, found.worst
 """
 
