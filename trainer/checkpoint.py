@@ -33,9 +33,8 @@ from packer.digest import digest_file
 from packer.errors import UserError
 from packer.files import sync_folder, write_text
 from trainer.ranks import Ranks
-from trainer.record import FOLDER, RECORD, Record, complete, read_record
+from trainer.record import FOLDER, METADATA, RECORD, Record, complete, hold_files, read_record
 
-_METADATA = ".metadata"
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 _REMOVE = "remove this checkpoint: the run goes on from the one before it"
 _OTHER_RUN = "give the --model and options it was saved with, or another --out for a new run"
@@ -109,7 +108,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 def _digests(folder: Path, ranks: Ranks) -> dict[str, str]:
     """Of the files that this rank wrote, by name; what the first rank wrote for all is its own."""
-    mine = sorted(folder.glob(f"__{ranks.rank}_*")) + ([folder / _METADATA] if ranks.first else [])
+    mine = sorted(folder.glob(f"__{ranks.rank}_*")) + ([folder / METADATA] if ranks.first else [])
     return {path.name: digest_file(path) for path in mine}
 
 
@@ -139,16 +138,7 @@ def _load(checkpoint: Path, state: dict[str, Tensor], prefix: str, ranks: Ranks)
 
 def verify(checkpoint: Path, files: Mapping[str, str], ranks: Ranks) -> None:
     """Holds this rank's share of the files against their digests; raises UserError naming one that differs."""
-    if _METADATA not in files:
-        raise UserError(f"{checkpoint / RECORD}: names no {_METADATA}", _REMOVE)
-    for name in sorted(files)[ranks.rank :: ranks.world]:
-        path = checkpoint / name
-        try:
-            same = digest_file(path) == files[name]
-        except OSError as error:
-            raise UserError(f"{path}: cannot be loaded ({error.strerror})", _REMOVE) from None
-        if not same:
-            raise UserError(f"{path}: its bytes are not those that were written", _REMOVE)
+    hold_files(checkpoint, files, sorted(files)[ranks.rank :: ranks.world], hint=_REMOVE)
 
 
 def _refuse_other_tensors(checkpoint: Path, reader: FileSystemReader, state: Mapping[str, Tensor], prefix: str) -> None:
