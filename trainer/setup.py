@@ -99,15 +99,7 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     check_at_start(
         prepared, model, units, dtype=DTYPES[config.dtype], config_digest=config_digest, ranks=ranks, say=say
     )
-    shape = Shape(
-        rows=config.micro_rows,
-        capacity=prepared.corpus.capacity,
-        max_segments=prepared.max_segments,
-        max_segment_len=prepared.max_segment_len,
-        weighted=config.loss_weighting == "example",
-        sources=0 if sources is None else len(sources.names),
-        balanced=config.router_aux_loss > 0,
-    )
+    shape = _shape(prepared, sources)
     if ranks.device.type == "cuda" or config.compile:
         first = 0 if found is None else ranks.together(lambda: read_record(found)).step
         batch = first_pass(prepared, counts, step=first, shape=shape, sources=sources, ranks=ranks)
@@ -135,6 +127,20 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
         start=start,
         skipped=0 if saved is None else saved.skipped,
         config_digest=config_digest,
+    )
+
+
+def _shape(prepared: Prepared, sources: Sources | None) -> Shape:
+    """Of every pass of the run, training and evaluation."""
+    config = prepared.config
+    return Shape(
+        rows=config.micro_rows,
+        capacity=prepared.corpus.capacity,
+        max_segments=prepared.max_segments,
+        max_segment_len=prepared.max_segment_len,
+        weighted=config.loss_weighting == "example",
+        sources=0 if sources is None else len(sources.names),
+        balanced=config.router_aux_loss > 0,
     )
 
 
