@@ -112,7 +112,7 @@ def _digests(folder: Path, ranks: Ranks) -> dict[str, str]:
     return {path.name: digest_file(path) for path in mine}
 
 
-def load_model(checkpoint: Path, model: nn.Module, *, ranks: Ranks) -> None:
+def load_weights(checkpoint: Path, model: nn.Module, *, ranks: Ranks) -> None:
     """Verifies a checkpoint and reads the model's tensors out of it, whatever number of ranks wrote it; every rank calls it.
 
     Raises UserError naming a file that is not as it was written, or a tensor that this model has not.
@@ -123,7 +123,7 @@ def load_model(checkpoint: Path, model: nn.Module, *, ranks: Ranks) -> None:
 
 
 def load_optimizer(checkpoint: Path, model: nn.Module, optimizer: AdamW, *, ranks: Ranks) -> None:
-    """Likewise the optimiser's state, of a checkpoint that `load_model` has verified: by itself, so that the start of a run need not hold it yet."""
+    """Likewise the optimiser's state, of a checkpoint that `load_weights` has verified: by itself, so that the start of a run need not hold it yet."""
     _load(checkpoint, _moments(model, optimizer), _OPTIMIZER, ranks)
 
 

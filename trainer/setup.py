@@ -88,7 +88,7 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     if offloaded:
         move_buffers(model, ranks.device)  # FSDP moves parameters alone
     if found is not None:
-        checkpoint.load_model(found, model, ranks=ranks)
+        checkpoint.load_weights(found, model, ranks=ranks)
     ranks.together(lambda: try_out(model, prepared.model, ranks.device))
     ranks.together(lambda: keep_companions(prepared, model.model) if ranks.first else None)
     _introduce(prepared, model, ranks, say)

@@ -53,7 +53,7 @@ def saved(tmp_path: Path) -> Path:
 
 def load(saved: Path, model: StandIn, optimizer: torch.optim.AdamW) -> None:
     with start_ranks() as ranks:
-        checkpoint.load_model(saved, model, ranks=ranks)
+        checkpoint.load_weights(saved, model, ranks=ranks)
         checkpoint.load_optimizer(saved, model, optimizer, ranks=ranks)
 
 
