@@ -33,6 +33,7 @@ PURE = (
     "heuristics",
     "waiting",
     "layout",
+    "mix",
     "overlong",
     "order",
     "ledger",
