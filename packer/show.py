@@ -49,6 +49,7 @@ class Segment:
 
     @property
     def tokens(self) -> int:
+        """Slots of it: tokens, and what fills an aligned example up."""
         return self.end - self.start
 
 

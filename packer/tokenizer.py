@@ -89,9 +89,11 @@ class Tokenizer:
         return digest_tokenizer(self.folder)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Ids as text, control tokens too."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
     def token_id(self, text: str) -> int | None:
+        """The id of a token by its text; None where there is no such token."""
         found = self._backend.token_to_id(text)
         return None if found is None else int(found)
 

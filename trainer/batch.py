@@ -41,10 +41,12 @@ class Shape:
 
     @property
     def slots(self) -> int:
+        """T, of a pass."""
         return self.rows * self.capacity
 
     @property
     def places(self) -> int:
+        """Of cu_seqlens: M·S+1."""
         return self.rows * self.max_segments + 1
 
     @property

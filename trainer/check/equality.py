@@ -95,6 +95,7 @@ def equality_in_float64(doubles: Doubles, windows: Sequence[Window], device: tor
 
 
 def renumbered(window: Window, doubles: Doubles) -> Window:
+    """The window with the ids that its tokens have in a model cut to a smaller vocabulary."""
     if doubles.ids is None:
         return window
 
