@@ -33,6 +33,7 @@ class Lane:
 
     @property
     def tokens(self) -> int:
+        """Of its examples, without what is padding."""
         return sum(block.tokens for block in self.blocks)
 
 

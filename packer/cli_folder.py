@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
+from json import dumps
 from pathlib import Path
 
 import click
 
 from packer.completion import folders
-from packer.console import cache_option, voice_options
+from packer.console import cache_option, json_option, voice_options
 from packer.errors import GateError, UserError
 from packer.unheard import cut_short
 
 _PATH = click.argument("path", type=click.Path(path_type=Path), shell_complete=folders)
 _SUPERVISED_EXAMPLES = 8
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
 
 def _echo_json(document: object) -> None:
-    click.echo(json.dumps(document, indent=1, sort_keys=True))
+    click.echo(dumps(document, indent=1, sort_keys=True))
 
 
 @click.command(short_help="How full the rows are, and the padding that packing saved.")
 @click.argument("path", shell_complete=folders)
-@_JSON
+@json_option
 @click.option(
     "--html",
     type=click.Path(path_type=Path),
@@ -33,9 +32,7 @@ def _echo_json(document: object) -> None:
 @click.option("--ranks", type=int, default=8, help="Ranks of the run whose waiting is simulated.")
 @click.option("--rows-per-step", type=int, help="Rows of its steps, over all ranks.  [default: one a rank]")
 @cache_option
-def stats(
-    path: str, as_json: bool, html: Path | None, ranks: int, rows_per_step: int | None, cache: Path | None
-) -> None:
+def stats(path: str, json: bool, html: Path | None, ranks: int, rows_per_step: int | None, cache: Path | None) -> None:
     """The ledger, lengths, how full rows are, the padding saved, and what ranks would wait for each other. PATH is a folder or an address.
 
     \b
@@ -54,7 +51,7 @@ def stats(
         from packer.stats_page import stats_page
 
         write_page(html, stats_page(measured, take(open_corpus(path, cache=cache)), name=path), option="--html")
-    if as_json:
+    if json:
         _echo_json(measured.to_json())
     else:
         print_stats(measured)
@@ -73,9 +70,9 @@ def stats(
     default=1000,
     help="Conversations to tokenize again with --deep; of a source that has changed since, all are.",
 )
-@_JSON
+@json_option
 @voice_options
-def verify(path: Path, deep: bool, sample: int, as_json: bool, quiet: bool, verbose: bool) -> None:
+def verify(path: Path, deep: bool, sample: int, json: bool, quiet: bool, verbose: bool) -> None:
     """Hold a folder against every rule of the format; status 1 where one is broken.
 
     Checks the manifest and its sums, every digest, every row, and that rows, examples/, the token store, the tokenizer and
@@ -91,7 +88,7 @@ def verify(path: Path, deep: bool, sample: int, as_json: bool, quiet: bool, verb
 
     report = run_verify(path, deep=deep, sample=sample, progress=console_progress(quiet=quiet, verbose=verbose))
     with cut_short():
-        if as_json:
+        if json:
             _echo_json(report.to_json())
         elif not quiet:
             print_verify(report, path)
@@ -124,7 +121,7 @@ def verify(path: Path, deep: bool, sample: int, as_json: bool, quiet: bool, verb
     type=click.IntRange(min=1),
     help="Show the first N examples of the split.  [default: 8 with --supervised]",
 )
-@_JSON
+@json_option
 def inspect_(
     path: Path,
     row: int | None,
@@ -132,7 +129,7 @@ def inspect_(
     supervised: bool,
     split: str | None,
     limit: int | None,
-    as_json: bool,
+    json: bool,
 ) -> None:
     """One row or example decoded: boundaries, targets, pad, and where each example came from (without a choice: row 0).
 
@@ -150,7 +147,7 @@ def inspect_(
     if supervised and not chosen:
         limit = _SUPERVISED_EXAMPLES
     shown = show(path, split=split, row=row, example=example, limit=limit)
-    if as_json:
+    if json:
         _echo_json({"rows": [one.to_json(only_targets=supervised) for one in shown.rows]})
     else:
         print_inspect(shown, only_targets=supervised)
@@ -159,9 +156,9 @@ def inspect_(
 @click.command(short_help="What differs between two builds, and why.")
 @click.argument("a", type=click.Path(path_type=Path), shell_complete=folders)
 @click.argument("b", type=click.Path(path_type=Path), shell_complete=folders)
-@_JSON
+@json_option
 @voice_options
-def diff(a: Path, b: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
+def diff(a: Path, b: Path, json: bool, quiet: bool, verbose: bool) -> int:
     """What differs between two builds, and why; status 1 where their rows differ.
 
     Says whether the shards are the same bytes, the same rows in another order, or different; then options, sources, tokenizer,
@@ -177,7 +174,7 @@ def diff(a: Path, b: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
 
     difference = run_diff(a, b, console_progress(quiet=quiet, verbose=verbose))
     with cut_short():
-        if as_json:
+        if json:
             _echo_json(difference.to_json())
         elif not quiet:
             print_diff(difference, a, b)

@@ -136,10 +136,12 @@ class BuildConfig:
 
     @property
     def worker_count(self) -> int:
+        """--workers, or a process a core."""
         return self.workers or os.cpu_count() or 1
 
     @property
     def policies(self) -> Policies:
+        """Those of the options that decide what a conversation is and what of it is learnt."""
         layout = Layout(format=self.format, column=self.column, empty_answers=self.empty_answers)
         return Policies(layout=layout, train_on=self.train_on, control_tokens=self.control_tokens)
 

@@ -14,7 +14,7 @@ import json
 import sys
 import tomllib
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -27,6 +27,8 @@ from packer.wrong_use import nearest, told
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 TomlValue = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
+# How a command is called, not what it makes.
+_NOT_OF_A_FILE = ("dry_run", "quiet", "verbose")
 EXIT_NO = 1
 EXIT_WRONG_USE = 2
 EXIT_INTERRUPTED = 130
@@ -138,6 +140,13 @@ def cache_option(function: _Function) -> _Function:
     )(function)
 
 
+def json_option(function: _Function) -> _Function:
+    """Adds `--json`, of every command that reports."""
+    return click.option(
+        "--json", is_flag=True, help="One JSON document on standard output, all else on standard error."
+    )(function)
+
+
 def voice_options(function: _Function) -> _Function:
     """Adds `-q/--quiet` and `-v/--verbose`, of which one may be given; errors are told either way."""
     for flags, text in (
@@ -226,10 +235,10 @@ def _check_type(what: str, value: object, param: click.Parameter) -> None:
         raise UserError(f"{what} = {shown}: not {wanted}", hint)
 
 
-def resolved_toml(ctx: click.Context, *, leave_out: Iterable[str] = ("dry_run", "quiet", "verbose")) -> str:
+def resolved_toml(ctx: click.Context) -> str:
     """Arguments and options of a command as they were resolved, in the order of its help, as a TOML file that `--config` reads back."""
     names = [str(param.name) for param in ctx.command.params if param.expose_value]
-    values = {name: ctx.params[name] for name in names if name not in leave_out}
+    values = {name: ctx.params[name] for name in names if name not in _NOT_OF_A_FILE}
     return to_toml({name: str(value) if isinstance(value, Path) else value for name, value in values.items()})
 
 

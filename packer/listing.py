@@ -69,14 +69,17 @@ class Examples:
 
     @property
     def starts(self) -> Int32Array:
+        """int32 [N]: where each example begins in its part of the token store."""
         return self._starts.values
 
     @property
     def lengths(self) -> Int32Array:
+        """int32 [N]: tokens of each example."""
         return self._lengths.values
 
     @property
     def is_eval(self) -> BoolArray:
+        """bool [N]: which examples are of the eval split."""
         return self._is_eval.values
 
     def part_of(self, numbers: Int64Array) -> Int32Array:

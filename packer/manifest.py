@@ -101,6 +101,8 @@ class Ledger:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
+    """The document as packer/FORMAT.md has it, key by key."""
+
     format_version: int
     packer_version: str
     capacity: int

@@ -76,6 +76,7 @@ class Order:
 
     @property
     def steps(self) -> int:
+        """Optimiser steps of the run."""
         return -(-self.positions // self.rows_per_step)
 
     def step(self, step: int, *, cost: Int64Array | None = None) -> StepRows:

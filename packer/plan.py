@@ -48,6 +48,7 @@ class Plan:
         return len(self.offsets) - 1
 
     def row(self, row: int) -> Int64Array:
+        """int64: the examples of a row, in their order."""
         return self.members[self.offsets[row] : self.offsets[row + 1]]
 
 

@@ -1,6 +1,6 @@
 """Rows out of files: JSON lines, JSON, Parquet and Arrow, plain or compressed, on this machine or at any address that fsspec knows.
 
-    for row in read_file("chats.jsonl.gz"): ...
+    for row in read_file("chats.jsonl.gz", columns={"messages"}): ...
 
 A row that cannot be parsed is a row too: nothing is lost on the way to the ledger.
 """

@@ -1,6 +1,6 @@
 """What a person reads of `packer build --dry-run`, on stderr: stdout has the options as a file and nothing else.
 
-print_foresight(foresee(config), config)
+print_foresight(foresee(config), config, "data/packed")
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What `packer inspect` shows: a row or an example as text again, its targets, control tokens and pad told apart, and where it came from.
 
-shown = show_row(folder, split="train", row=12)
-shown.segments[0].pieces[0].text
+shown = show(folder, split="train", row=12, example=None, limit=None)
+shown.rows[0].segments[0].pieces[0].text
 
 Tokens are decoded in runs (a character can lie in several of them), by the folder's own tokenizer.
 """

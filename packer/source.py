@@ -1,7 +1,7 @@
 """Where conversations come from: files (here, or at an address such as s3://), or a data set on the hub (by `datasets`, and only here).
 
 sources = open_sources([("chats.jsonl", Fraction(1)), ("s3://bucket/more/*.parquet", Fraction(1, 2))], split=None, eval_split=None, revision=None)
-for row in read(sources[0]): ...
+for row in read(sources[0], columns={"messages"}): ...
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentsPerRow:
+    """Segments a row, pad tails counted."""
+
     mean: float
     max: int
 

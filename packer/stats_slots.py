@@ -5,6 +5,8 @@ buffers(excerpt, capacity=8192)     # Markup: the same examples padded and packe
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from markupsafe import Markup
 
 from packer.buffers import Batch, Buffers
@@ -72,32 +74,10 @@ def ledger(stats: Stats) -> Markup:
         (set(conversations) | set(tokens)) - {"read", "in", "encoded", "in_rows"},
         key=lambda reason: (-conversations.get(reason, 0), -tokens.get(reason, 0), reason),
     )
-    drawn = []
-    for label, counts, whole, kept in (
-        ("conversations", conversations, "read", "in"),
-        ("tokens", tokens, "encoded", "in_rows"),
-    ):
-        parts = [Part(size=counts[kept], style="packed", title=f"in rows: {counts[kept]:,}")]
-        parts += [
-            Part(size=counts[reason], style="left", title=f"{reason}: {counts[reason]:,}")
-            for reason in reasons[:_MOST_REASONS]
-            if counts.get(reason)
-        ]
-        if others := sum(counts.get(reason, 0) for reason in reasons[_MOST_REASONS:]):
-            parts.append(Part(size=others, style="left", title=f"other reasons: {others:,}"))
-        drawn.append(
-            bars(
-                [
-                    Bar(
-                        label=f"{label}: {counts[whole]:,}",
-                        parts=tuple(parts),
-                        value=f"{share(_part(counts[kept], counts[whole]))} in rows",
-                    )
-                ],
-                end=max(counts[whole], 1),
-                label=f"{label}: {counts[kept]:,} of {counts[whole]:,} in rows",
-            )
-        )
+    drawn = [
+        _whither("conversations", conversations, reasons, whole="read", kept="in"),
+        _whither("tokens", tokens, reasons, whole="encoded", kept="in_rows"),
+    ]
 
     def line(label: str, there: int, tokens_there: int) -> list[str]:
         return [
@@ -133,6 +113,24 @@ def ledger(stats: Stats) -> Markup:
             foot=line("read", conversations["read"], tokens["encoded"]),
         ),
     )
+
+
+def _whither(label: str, counts: Mapping[str, int], reasons: Sequence[str], *, whole: str, kept: str) -> Markup:
+    """All that was read as one bar: what is in rows, and what each reason took."""
+    parts = [Part(size=counts[kept], style="packed", title=f"in rows: {counts[kept]:,}")]
+    parts += [
+        Part(size=counts[reason], style="left", title=f"{reason}: {counts[reason]:,}")
+        for reason in reasons[:_MOST_REASONS]
+        if counts.get(reason)
+    ]
+    if others := sum(counts.get(reason, 0) for reason in reasons[_MOST_REASONS:]):
+        parts.append(Part(size=others, style="left", title=f"other reasons: {others:,}"))
+    bar = Bar(
+        label=f"{label}: {counts[whole]:,}",
+        parts=tuple(parts),
+        value=f"{share(_part(counts[kept], counts[whole]))} in rows",
+    )
+    return bars([bar], end=max(counts[whole], 1), label=f"{label}: {counts[kept]:,} of {counts[whole]:,} in rows")
 
 
 def saved(stats: Stats) -> Markup:

@@ -184,6 +184,7 @@ class TokenPart:
 
 
 def part_name(number: int) -> str:
+    """The file of a part."""
     return f"part-{number:05d}.arrow"
 
 

@@ -89,9 +89,11 @@ class Tokenizer:
         return digest_tokenizer(self.folder)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Ids as text, control tokens too."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
     def token_id(self, text: str) -> int | None:
+        """The id of a token by its text; None where there is no such token."""
         found = self._backend.token_to_id(text)
         return None if found is None else int(found)
 
@@ -184,16 +186,17 @@ def digest_tokenizer(folder: Path) -> str:
     return digest_files(file for file in tokenizer_files(folder) if file.name != TEMPLATE_NAME)
 
 
-def load_tokenizer(name: str, *, revision: str | None = None) -> Tokenizer:
+def load_tokenizer(name: str) -> Tokenizer:
     """Loads a folder, or a hub name; raises UserError where there is none, or none of the fast kind."""
-    folder = Path(name).expanduser()
+    folder, revision = Path(name).expanduser(), ""
     if not folder.is_dir():
         if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
             raise UserError(
                 f"--tokenizer {name}: no such folder",
                 "give a folder with a tokenizer.json, or a hub name such as Qwen/Qwen3.8-27B",
             )
-        folder = _download(name, revision)
+        folder = _download(name)
+        revision = folder.name  # the hub's cache has a snapshot under its commit
     if not (folder / "tokenizer.json").is_file():
         raise UserError(
             f"--tokenizer {name}: no tokenizer.json in it",
@@ -215,17 +218,17 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> Tokenizer:
             "check its tokenizer.json and tokenizer_config.json",
         ) from None
     return Tokenizer(
-        inner, name=folder.resolve().name if Path(name).is_dir() else name, folder=folder, revision=revision or ""
+        inner, name=folder.resolve().name if Path(name).is_dir() else name, folder=folder, revision=revision
     )
 
 
-def _download(name: str, revision: str | None) -> Path:
+def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     hint = "give a folder that holds its tokenizer.json: packer build --tokenizer path/to/tokenizer …"
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
+        return Path(snapshot_download(name, allow_patterns=list(_FILES)))
     except HFValidationError as error:
         raise UserError(f"--tokenizer {name}: neither a folder nor a hub name ({first_line(error)})", hint) from None
     except unreachable() as error:

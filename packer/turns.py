@@ -67,6 +67,7 @@ def literal_marks(text: str) -> str:
 
 
 def refused(what: str) -> Rejected:
+    """The rejection of a conversation whose text the template changes."""
     return Rejected("marks_refused", f"the template changes {what}, so its place in the rendered text cannot be proved")
 
 

@@ -4,7 +4,7 @@ All record batches of 16 rows in a shard have the same Arrow metadata, byte for 
 strided view of the file. Arrow decodes and checks the first of each kind (`Places`); every other batch is held against those bytes before it is
 read for the first time, and costs no more than one byte of memory afterwards.
 
-    shard = MappedShard(path, rows=4096, capacity=8192, max_segments=16, known={})
+    shard = MappedShard(path, rows=4096, capacity=8192, max_segments=16, align=1, known={})
     shard.row(17).input_ids
 """
 

@@ -1,6 +1,6 @@
 """Proof that packing changes nothing: what one example in a row computes does not depend on the others, and equals what it computes alone.
 
-Five checks, each a function that gives a number, so that the same code serves a test, the start of a run and a report:
+Five checks, each a function that gives a number. They share nothing with `trainer.check`, which a user runs: neither can hide the faults of the other.
 
 - `layout_faults`: positions restart, targets stay inside their segment, every example and the pad tail is a segment of its own;
 - `gradient_leaks`: d(output in segment j)/d(input in segment i), for each token-mixing module by itself; exactly 0 or a leak;
@@ -9,10 +9,10 @@ Five checks, each a function that gives a number, so that the same code serves a
   longest position);
 - `equality`: logits and the gradient of every parameter against the examples run one by one.
 
-    >>> sample = pack([torch.tensor([5, 6, 7]), torch.tensor([8, 9])], pad=3)
-    >>> sample.position_ids.tolist(), sample.positions.tolist(), sample.targets.tolist(), sample.count
+    >>> flat = pack([torch.tensor([5, 6, 7]), torch.tensor([8, 9])], pad=3)
+    >>> flat.position_ids.tolist(), flat.positions.tolist(), flat.targets.tolist(), flat.count
     ([[0, 1, 2, 0, 1, 0, 1, 2]], [0, 1, 3, 0, 0, 0, 0, 0], [6, 7, 9, 0, 0, 0, 0, 0], 3)
-    >>> layout_faults(sample, [3, 2], pad=3)
+    >>> layout_faults(flat, [3, 2], pad=3)
     []
 """
 
@@ -31,8 +31,8 @@ from trainer.segments import Segments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """One packed row as PackedModel takes it: input_ids, position_ids int64 [1, T]; positions, targets int64 [T], the first count in use."""
+class Pass:
+    """One packed row, laid flat as PackedModel takes it: input_ids, position_ids int64 [1, T]; positions, targets int64 [T], the first count in use."""
 
     input_ids: Tensor
     position_ids: Tensor
@@ -58,7 +58,7 @@ class Equality:
     worst: str
 
 
-def pack(examples: Sequence[Tensor], *, pad: int = 0) -> Sample:
+def pack(examples: Sequence[Tensor], *, pad: int = 0) -> Pass:
     """Examples (int64 [n], each at least one token) one behind the other, every token but an example's first supervised, then `pad` slots of token 0."""
     lengths = [len(example) for example in examples] + ([pad] if pad else [])
     total = sum(lengths)
@@ -68,7 +68,7 @@ def pack(examples: Sequence[Tensor], *, pad: int = 0) -> Sample:
     count = len(supervised)
     positions, targets = torch.zeros(2, total, dtype=torch.int64)
     positions[:count], targets[:count] = supervised, ids[supervised + 1]
-    return Sample(
+    return Pass(
         input_ids=ids[None],
         position_ids=torch.cat([torch.arange(length) for length in lengths])[None],
         segments=Segments.from_lengths(lengths),
@@ -78,71 +78,71 @@ def pack(examples: Sequence[Tensor], *, pad: int = 0) -> Sample:
     )
 
 
-def layout_faults(sample: Sample, lengths: Sequence[int], pad: int) -> list[str]:
+def layout_faults(flat: Pass, lengths: Sequence[int], pad: int) -> list[str]:
     """What is wrong with a row that should hold examples of these lengths and then `pad` slots: one line a fault, none if it is right."""
     faults = []
     expected = [*lengths, *([pad] if pad else [])]
-    if sample.segments.lengths != expected:
-        faults.append(f"segments are {sample.segments.lengths} long, not {expected}")
+    if flat.segments.lengths != expected:
+        faults.append(f"segments are {flat.segments.lengths} long, not {expected}")
     restart = torch.cat([torch.arange(length) for length in expected])
-    if sample.position_ids.shape[1] != len(restart) or not torch.equal(sample.position_ids[0].cpu(), restart):
+    if flat.position_ids.shape[1] != len(restart) or not torch.equal(flat.position_ids[0].cpu(), restart):
         faults.append("positions do not restart at 0 in every segment")
     owner = torch.repeat_interleave(torch.arange(len(expected)), torch.tensor(expected))
-    used = sample.positions[: sample.count].cpu()
+    used = flat.positions[: flat.count].cpu()
     inside = used[used + 1 < len(owner)]
     crossing = len(used) - len(inside) + int((owner[inside] != owner[inside + 1]).sum())
     if crossing:
         faults.append(f"{crossing} targets are the first token of the next segment")
     if pad and bool((owner[used] == len(lengths)).any()):
         faults.append("tokens of the pad tail are supervised")
-    if not torch.equal(sample.targets[: sample.count].cpu()[: len(inside)], sample.input_ids[0].cpu()[inside + 1]):
+    if not torch.equal(flat.targets[: flat.count].cpu()[: len(inside)], flat.input_ids[0].cpu()[inside + 1]):
         faults.append("a target is not the token behind its position")
     return faults
 
 
-def gradient_leaks(model: PackedModel, sample: Sample) -> dict[str, float]:
+def gradient_leaks(model: PackedModel, flat: Pass) -> dict[str, float]:
     """For every token-mixing module, by path: the largest |d(its output in one segment)/d(its input in another)|. All exactly 0, or it leaks."""
     with _recorded(model) as records, torch.enable_grad():
-        model.hidden(sample.input_ids, sample.position_ids, sample.segments)
-    return {path: _leak(before, after, sample) for path, (before, after) in records.items()}
+        model.hidden(flat.input_ids, flat.position_ids, flat.segments)
+    return {path: _leak(before, after, flat) for path, (before, after) in records.items()}
 
 
-def end_to_end_gradient_leak(model: PackedModel, sample: Sample) -> float:
+def end_to_end_gradient_leak(model: PackedModel, flat: Pass) -> float:
     """The same for the whole model: from the input embeddings of one segment to the last hidden states of another."""
-    embeds = model.model.get_input_embeddings()(sample.input_ids).detach().requires_grad_()
-    hidden = model.hidden(None, sample.position_ids, sample.segments, inputs_embeds=embeds)
-    return _leak(embeds, hidden, sample)
+    embeds = model.model.get_input_embeddings()(flat.input_ids).detach().requires_grad_()
+    hidden = model.backbone(None, flat.position_ids, flat.segments, inputs_embeds=embeds).last_hidden_state
+    return _leak(embeds, hidden, flat)
 
 
-def perturbation_leak(model: PackedModel, sample: Sample) -> float:
+def perturbation_leak(model: PackedModel, flat: Pass) -> float:
     """The largest change of any logit behind a boundary when the token before it becomes another. 0 bit for bit where each token's arithmetic does not
     depend on how many others there are (a mixture of experts groups tokens, and rounds differently)."""
     vocabulary = model.head.shape[0]
     worst = 0.0
     with torch.no_grad():
-        before = _logits(model, sample)
-        for segment in range(sample.segments.num_segments - 1):
-            end = sample.span(segment).stop
-            ids = sample.input_ids.clone()
+        before = _logits(model, flat)
+        for segment in range(flat.segments.num_segments - 1):
+            end = flat.span(segment).stop
+            ids = flat.input_ids.clone()
             ids[0, end - 1] = (ids[0, end - 1] + 1) % vocabulary
-            changed = model.logits(ids, sample.position_ids, sample.segments)
+            changed = model.logits(ids, flat.position_ids, flat.segments)
             worst = max(worst, float((changed - before)[:, end:].abs().max()))
     return worst
 
 
-def length_leak(model: PackedModel, example: Tensor, samples: Sequence[tuple[Sample, int]]) -> float:
-    """The largest difference between an example's logits in several rows. samples: rows and the segment number that `example` has in each."""
+def length_leak(model: PackedModel, example: Tensor, flats: Sequence[tuple[Pass, int]]) -> float:
+    """The largest difference between an example's logits in several rows. flats: rows and the segment number that `example` has in each."""
     with torch.no_grad():
-        runs = [_logits(model, sample)[0, sample.span(segment)] for sample, segment in samples]
-    for sample, segment in samples:
-        if not torch.equal(sample.input_ids[0, sample.span(segment)], example):
+        runs = [_logits(model, flat)[0, flat.span(segment)] for flat, segment in flats]
+    for flat, segment in flats:
+        if not torch.equal(flat.input_ids[0, flat.span(segment)], example):
             raise ValueError(f"segment {segment} of a row is not the example")
     return max(float((run - runs[0]).abs().max()) for run in runs[1:])
 
 
 def equality(
     model: PackedModel,
-    sample: Sample,
+    flat: Pass,
     examples: Sequence[Tensor],
     alone: Callable[[Tensor], Tensor],
     reference: nn.Module,
@@ -155,16 +155,16 @@ def equality(
     reference.zero_grad()
     logit_errors, total = [], None
     with torch.no_grad():
-        packed_logits = _logits(model, sample)[0]
+        packed_logits = _logits(model, flat)[0]
     for number, example in enumerate(examples):
         logits = alone(example[None])[0]
-        logit_errors.append(_relative(packed_logits[sample.span(number)], logits.detach()))
+        logit_errors.append(_relative(packed_logits[flat.span(number)], logits.detach()))
         loss = nn.functional.cross_entropy(logits[:-1], example[1:], reduction="sum")
         total = loss if total is None else total + loss
     if total is None:
         raise ValueError("no examples")
     total.backward()  # type: ignore[no-untyped-call]  # untyped in torch
-    loss = model(sample.input_ids, sample.position_ids, sample.segments, sample.positions, sample.targets, sample.count)
+    loss = model(flat.input_ids, flat.position_ids, flat.segments, flat.positions, flat.targets, flat.count)
     loss.backward()
     expected = {name: parameter.grad for name, parameter in reference.named_parameters()}
     errors = {}
@@ -183,8 +183,8 @@ def equality(
     )
 
 
-def _logits(model: PackedModel, sample: Sample) -> Tensor:
-    return model.logits(sample.input_ids, sample.position_ids, sample.segments)
+def _logits(model: PackedModel, flat: Pass) -> Tensor:
+    return model.logits(flat.input_ids, flat.position_ids, flat.segments)
 
 
 def _relative(ours: Tensor, theirs: Tensor) -> float:
@@ -193,13 +193,13 @@ def _relative(ours: Tensor, theirs: Tensor) -> float:
     return error / scale if scale else error
 
 
-def _leak(before: Tensor, after: Tensor, sample: Sample) -> float:
+def _leak(before: Tensor, after: Tensor, flat: Pass) -> float:
     """The largest gradient from any segment of `after` [1, T, …] to another segment of `before` [1, T, …]."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(after.shape, generator=generator, dtype=torch.float64).to(after)
     worst = 0.0
-    for segment in range(sample.segments.num_segments):
-        span = sample.span(segment)
+    for segment in range(flat.segments.num_segments):
+        span = flat.span(segment)
         (gradient,) = torch.autograd.grad((after[:, span] * weights[:, span]).sum(), before, retain_graph=True)
         gradient[:, span] = 0
         worst = max(worst, float(gradient.abs().max()))

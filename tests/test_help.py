@@ -83,3 +83,12 @@ def test_every_default_is_shown(command: click.Command) -> None:
 def test_no_line_is_wider_than_the_terminals_that_are_common(command: click.Command) -> None:
     context = click.Context(command, info_name="packer", max_content_width=100, terminal_width=80)
     assert all(len(line) <= 100 for line in command.get_help(context).splitlines())
+
+
+@ALL
+def test_an_option_is_called_in_files_and_variables_what_it_is_called_on_the_command_line(
+    command: click.Command,
+) -> None:
+    # --config knows an option, and click its variable (TRAINER_COMPARE_EVAL_EXAMPLES), by the name of its parameter.
+    for option in options(command):
+        assert not option.expose_value or option.name in {typed.lstrip("-").replace("-", "_") for typed in option.opts}

@@ -16,7 +16,7 @@ __all__ = ["RunConfig", "UserError", "run"]
 
 
 def run(config: RunConfig) -> int:
-    """Trains as `config` says and returns the exit status: 0 done, 130 or 143 stopped by a signal after saving; raises UserError."""
+    """Trains as `config` says and returns the exit status: 0 done, 128 and its number where a signal stopped it, after saving; raises UserError."""
     from trainer.loop import run as run_loop
 
     return run_loop(config)

@@ -3,7 +3,7 @@
 The shift by one happens here and nowhere else: `positions[i]` is the slot whose hidden state predicts `targets[i]`, the slot before the
 target's. A segment's first token is never a target, so that slot always lies in the target's own segment.
 
-    batch = make_batch(rows, weights=[True, True], shape=Shape(rows=2, capacity=8192, max_segments=16, max_segment_len=8192), pin=False)
+    batch = make_batch(rows, numbers=[17, 4], weights=[True, True], shape=Shape(rows=2, capacity=8192, max_segments=16, max_segment_len=8192), pin=False)
     loss_sum = model(batch.input_ids, batch.position_ids, batch.segments, batch.positions, batch.targets, batch.count)
 """
 
@@ -41,10 +41,12 @@ class Shape:
 
     @property
     def slots(self) -> int:
+        """T, of a pass."""
         return self.rows * self.capacity
 
     @property
     def places(self) -> int:
+        """Of cu_seqlens: M·S+1."""
         return self.rows * self.max_segments + 1
 
     @property

@@ -33,20 +33,28 @@ from packer.digest import digest_file
 from packer.errors import UserError
 from packer.files import sync_folder, write_text
 from trainer.ranks import Ranks
-from trainer.record import FOLDER, RECORD, Record, complete, read_record
+from trainer.record import FOLDER, METADATA, RECORD, Record, complete, hold_files, read_record
 
-_METADATA = ".metadata"
+_MODEL, _OPTIMIZER = "model.", "optimizer."
 _REMOVE = "remove this checkpoint: the run goes on from the one before it"
 _OTHER_RUN = "give the --model and options it was saved with, or another --out for a new run"
 
 
 def state_of(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
     """Every tensor of a run by name, sharded as it lies: loading writes into these very tensors, so tied weights stay tied."""
-    state = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            state[f"optimizer.{key}.{name}"] = value
-    return state
+    return {**_tensors(model), **_moments(model, optimizer)}
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {f"{_MODEL}{name}": value for name, value in model.state_dict().items()}
+
+
+def _moments(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
+    return {
+        f"{_OPTIMIZER}{key}.{name}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
 
 
 def stage(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -100,20 +108,28 @@ def _local(tensor: Tensor) -> Tensor:
 
 def _digests(folder: Path, ranks: Ranks) -> dict[str, str]:
     """Of the files that this rank wrote, by name; what the first rank wrote for all is its own."""
-    mine = sorted(folder.glob(f"__{ranks.rank}_*")) + ([folder / _METADATA] if ranks.first else [])
+    mine = sorted(folder.glob(f"__{ranks.rank}_*")) + ([folder / METADATA] if ranks.first else [])
     return {path.name: digest_file(path) for path in mine}
 
 
-def load(checkpoint: Path, model: nn.Module, optimizer: AdamW, *, ranks: Ranks) -> None:
-    """Reads a checkpoint into the model and the optimiser, whatever number of ranks wrote it; every rank calls it.
+def load_weights(checkpoint: Path, model: nn.Module, *, ranks: Ranks) -> None:
+    """Verifies a checkpoint and reads the model's tensors out of it, whatever number of ranks wrote it; every rank calls it.
 
     Raises UserError naming a file that is not as it was written, or a tensor that this model has not.
     """
     files = ranks.together(lambda: read_record(checkpoint)).files
     ranks.together(lambda: verify(checkpoint, files, ranks))
-    state = state_of(model, optimizer)
+    _load(checkpoint, _tensors(model), _MODEL, ranks)
+
+
+def load_optimizer(checkpoint: Path, model: nn.Module, optimizer: AdamW, *, ranks: Ranks) -> None:
+    """Likewise the optimiser's state, of a checkpoint that `load_weights` has verified: by itself, so that the start of a run need not hold it yet."""
+    _load(checkpoint, _moments(model, optimizer), _OPTIMIZER, ranks)
+
+
+def _load(checkpoint: Path, state: dict[str, Tensor], prefix: str, ranks: Ranks) -> None:
     reader = FileSystemReader(checkpoint)
-    ranks.together(lambda: _refuse_other_tensors(checkpoint, reader, state))
+    ranks.together(lambda: _refuse_other_tensors(checkpoint, reader, state, prefix))
     try:
         load_state(state, storage_reader=reader)
     except CheckpointException as error:
@@ -122,20 +138,12 @@ def load(checkpoint: Path, model: nn.Module, optimizer: AdamW, *, ranks: Ranks) 
 
 def verify(checkpoint: Path, files: Mapping[str, str], ranks: Ranks) -> None:
     """Holds this rank's share of the files against their digests; raises UserError naming one that differs."""
-    if _METADATA not in files:
-        raise UserError(f"{checkpoint / RECORD}: names no {_METADATA}", _REMOVE)
-    for name in sorted(files)[ranks.rank :: ranks.world]:
-        path = checkpoint / name
-        try:
-            same = digest_file(path) == files[name]
-        except OSError as error:
-            raise UserError(f"{path}: cannot be loaded ({error.strerror})", _REMOVE) from None
-        if not same:
-            raise UserError(f"{path}: its bytes are not those that were written", _REMOVE)
+    hold_files(checkpoint, files, sorted(files)[ranks.rank :: ranks.world], hint=_REMOVE)
 
 
-def _refuse_other_tensors(checkpoint: Path, reader: FileSystemReader, state: Mapping[str, Tensor]) -> None:
-    saved = reader.read_metadata().state_dict_metadata
+def _refuse_other_tensors(checkpoint: Path, reader: FileSystemReader, state: Mapping[str, Tensor], prefix: str) -> None:
+    found = reader.read_metadata().state_dict_metadata
+    saved = {name: value for name, value in found.items() if name.startswith(prefix)}
     for name, tensor in state.items():
         there = saved.get(name)
         if not isinstance(there, TensorStorageMetadata):

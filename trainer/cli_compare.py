@@ -7,11 +7,9 @@ from pathlib import Path
 
 import click
 
-from packer.completion import folders
-from packer.console import config_option
+from packer.console import config_option, json_option
 from packer.errors import UserError
-from trainer import config as options
-from trainer.cli_options import Numbers, choice, hold_shards, option, tokenizer_check
+from trainer.cli_options import DEFAULTS, hold_shards, run_options
 from trainer.config import RunConfig
 
 
@@ -32,24 +30,14 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 
 
 @click.command(short_help="Padded against packed: what it does to the loss, and to the speed.")
-@click.option("--shards", required=True, shell_complete=folders, help="Folder that `packer build` wrote.")
-@option(
-    "eval_shards",
-    str,
-    "Folder with rows to evaluate on.  [default: the eval split of --shards, else rows kept back]",
-    shell_complete=folders,
+@run_options(
+    *("shards", "eval_shards", "cache", "model", "init"),
+    eval_shards="Folder with rows to evaluate on.  [default: the eval split of --shards, else rows kept back]",
+    init="Start from its weights, or from random ones made with each seed.",
 )
-@option("cache", str, "Folder for what is fetched from an address.  [default: ~/.cache/packer]", shell_complete=folders)
-@option(
-    "model",
-    str,
-    "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]",
-    shell_complete=folders,
-)
-@option("init", choice(options.Init), "Its weights, or random ones made with each seed.")
 @click.option("--steps", type=click.IntRange(min=2), default=60, help="Optimiser steps of each run.")
 @click.option("--seeds", type=click.IntRange(min=1), default=3, help="Runs of each rung; fewer than 3 give no verdict.")
-@option("seed", int, "The first seed: of the order of rows and of random weights.")
+@run_options("seed", seed="The first seed: of the order of rows and of random weights.")
 @click.option(
     "--margin",
     type=Share(),
@@ -63,7 +51,6 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 )
 @click.option(
     "--eval-examples",
-    "most_held_out",
     type=click.IntRange(min=1),
     default=256,
     help="Evaluate on at most so many examples.",
@@ -79,38 +66,39 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
     help="TOML file of another run's options: a fourth rung, packed, with those.  [default: none]",
     metavar="FILE",
 )
-@option("rows_per_step", int, "Packed rows of an optimiser step; their examples are the padded rungs' step.")
-@option("micro_rows", int, "Packed rows of a pass; a padded batch has at most as many slots.")
-@option("loss_weighting", choice(options.LossWeighting), "What a step minimises, as in `trainer run`.")
-@option("lr", float, "Peak learning rate. The default suits a pretrained model; random weights want 1e-3 or so.")
-@option("warmup", str, "Steps of linear warm-up (100), or a share of the run (0.03).")
-@option("schedule", choice(options.Schedule), "After warm-up.")
-@option("weight_decay", float, "Of matrices.")
-@option("betas", Numbers(float), "AdamW's two.")
-@option("clip", float, "Largest norm of the whole gradient; 0: no clipping.")
-@option("dtype", click.Choice(["auto", "bf16", "fp32"]), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
-@option("activation_checkpointing", choice(options.Checkpointing), "Recompute in backward, in every rung.")
-@option("kernels", choice(options.Kernels), "Of our layers: auto, fused or reference.")
-@tokenizer_check
+@run_options(
+    *("rows_per_step", "micro_rows", "loss_weighting", "lr", "warmup", "schedule", "weight_decay", "betas", "clip"),
+    rows_per_step="Packed rows of an optimiser step; their examples are the padded rungs' step.",
+    micro_rows="Packed rows of a pass; a padded batch has at most as many slots.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "bf16", "fp32"]),
+    default=DEFAULTS["dtype"],
+    help="Of the computation; auto: bf16 on a GPU, fp32 on CPU.",
+)
+@run_options(
+    *("activation_checkpointing", "kernels", "tokenizer_check"),
+    activation_checkpointing="Recompute in backward, in every rung.",
+    kernels="Of our layers: auto, fused or reference.",
+)
 @click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Also write it as one page that needs no network: curves, intervals, speeds.  [default: none]",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on standard output, all else on standard error."
-)
+@json_option
 @config_option
 def compare(
     seeds: int,
     margin: float,
     replicates: bool,
-    most_held_out: int,
+    eval_examples: int,
     strict: bool,
     against: Path | None,
     html: Path | None,
-    as_json: bool,
+    json: bool,
     **values: object,
 ) -> int:
     """Trains the same model from the same start on the same examples as padded batches and as packed rows, and says whether the loss moved:
@@ -135,9 +123,9 @@ def compare(
         seeds=seeds,
         margin=margin,
         replicates=replicates,
-        most_held_out=most_held_out,
+        most_held_out=eval_examples,
         strict=strict,
         against=against,
         html=html,
     )
-    return run_compare(chosen, as_json=as_json)
+    return run_compare(chosen, as_json=json)

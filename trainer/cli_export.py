@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 
 import click
 
 from packer.completion import folders
-from packer.console import printable
+from packer.console import json_option, printable
 from trainer.cli_options import hold_run
 
 
@@ -35,8 +35,8 @@ from trainer.cli_options import hold_run
     is_flag=True,
     help="The base model's own files, with what was trained replaced and all else (a vision tower) as it was.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
-def export(run: Path, step: int | None, out: Path, dtype: str, like_base: bool, as_json: bool) -> None:
+@json_option
+def export(run: Path, step: int | None, out: Path, dtype: str, like_base: bool, json: bool) -> None:
     """Writes weights, config, tokenizer, chat template and generation config of a run, for AutoModelForCausalLM and AutoTokenizer:
 
     \b
@@ -47,8 +47,8 @@ def export(run: Path, step: int | None, out: Path, dtype: str, like_base: bool, 
     from trainer.export import export as write
 
     done = write(run, out, step=step, dtype=dtype, like_base=like_base)
-    if as_json:
-        click.echo(json.dumps({**asdict(done), "folder": str(done.folder)}))
+    if json:
+        click.echo(dumps({**asdict(done), "folder": str(done.folder)}))
         return
     kept = f", {done.copied:,} of them as in the base model" if done.copied else ""
     click.echo(

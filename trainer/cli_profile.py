@@ -7,35 +7,13 @@ from pathlib import Path
 
 import click
 
-from packer.completion import folders
-from packer.console import config_option
-from trainer import config as options
-from trainer.cli_options import DEFAULTS, choice, hold_shards, option, tokenizer_check
+from packer.console import config_option, json_option
+from trainer.cli_options import hold_shards, run_options
 from trainer.config import RunConfig
 
 
 @click.command(short_help="Where a step's time goes, what bounds it, and what would help.")
-@click.option(
-    "--shards",
-    required=True,
-    shell_complete=folders,
-    help="Folder that `packer build` wrote, or its address: s3://bucket/packed.",
-)
-@option(
-    "cache",
-    str,
-    "Folder for what is fetched from an address.  [default: ~/.cache/packer]",
-    shell_complete=folders,
-    envvar="PACKER_CACHE",
-    show_envvar=True,
-)
-@option(
-    "model",
-    str,
-    "Hub name or folder of the model.  [default: the one whose tokenizer made the shards]",
-    shell_complete=folders,
-)
-@option("init", choice(options.Init), "Its weights, or random ones made with --seed.")
+@run_options("shards", "cache", "model", "init")
 @click.option("--steps", type=click.IntRange(min=1), default=3, help="Steps that are recorded.")
 @click.option(
     "--warm-up",
@@ -49,36 +27,13 @@ from trainer.config import RunConfig
     type=click.Path(path_type=Path, dir_okay=False),
     help="Chrome/Perfetto trace to write, with our phases.  [default: none]",
 )
-@option("rows_per_step", int, "Rows of an optimiser step, over all ranks.")
-@option("micro_rows", int, "Rows a rank computes in one pass.")
-@option("balance", choice(options.Balance), "As `run` deals rows to ranks.")
-@option("loss_weighting", choice(options.LossWeighting), "What a step minimises.")
-@option("dtype", choice(options.Dtype), "Of the computation; auto: bf16 on a GPU, fp32 on CPU.")
-@option("activation_checkpointing", choice(options.Checkpointing), "What is computed again in backward.")
-@click.option(
-    "--compile/--no-compile",
-    "compile",
-    default=DEFAULTS["compile"],
-    show_default=True,
-    help="Compile each block (torch.compile).",
+@run_options(
+    *("rows_per_step", "micro_rows", "balance", "loss_weighting", "dtype", "activation_checkpointing", "compile"),
+    *("reduce", "replicas", "cpu_offload", "kernels", "seed", "tokenizer_check"),
 )
-@option("reduce", choice(options.Reduce), "Sum gradients over ranks after each pass, or once a step.")
-@option("replicas", int, "Whole copies of the model (HSDP).")
-@click.option(
-    "--cpu-offload/--no-cpu-offload",
-    "cpu_offload",
-    default=DEFAULTS["cpu_offload"],
-    show_default=True,
-    help="Master weights and optimiser in the host's memory.",
-)
-@option("kernels", choice(options.Kernels), "auto: fused on a GPU, reference on CPU.")
-@option("seed", int, "Of the order of rows and of random weights.")
-@tokenizer_check
-@click.option(
-    "--json", "as_json", is_flag=True, help="The report as JSON on standard output, all else on standard error."
-)
+@json_option
 @config_option
-def profile(steps: int, warm_up: int, padded: bool, trace: Path | None, as_json: bool, **values: object) -> int:
+def profile(steps: int, warm_up: int, padded: bool, trace: Path | None, json: bool, **values: object) -> int:
     """Runs some of the trainer's own steps under torch's profiler and says what bounds them, with the options that `run` would take:
 
     \b
@@ -95,4 +50,4 @@ def profile(steps: int, warm_up: int, padded: bool, trace: Path | None, as_json:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from trainer.profile.command import profile as run_profile
 
-    return run_profile(config, steps=steps, warm_up=warm_up, padded=padded, json=as_json, trace=trace)
+    return run_profile(config, steps=steps, warm_up=warm_up, padded=padded, json=json, trace=trace)

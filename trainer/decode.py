@@ -17,6 +17,8 @@ from packer.types import BoolArray, Int32Array
 
 
 class Decoder(Protocol):
+    """What is asked of a tokenizer."""
+
     def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str: ...
 
 

@@ -7,6 +7,8 @@ What only the layers themselves can tell (whether they keep segments apart, whic
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from trainer import record
 from trainer.prepare import Counts, Prepared, check_targets, describe, fits_model
 from trainer.run_folder import check_folder
@@ -19,7 +21,8 @@ def foresee(prepared: Prepared, *, world: int) -> list[tuple[str, str]]:
     """What a run would do, as (label, text); raises UserError where it would be refused."""
     check_folder(prepared.folder)
     refuse_missing(prepared.config.tracker)
-    check_source(prepared.model, init=prepared.config.init)
+    found = record.find(prepared)
+    check_source(prepared.model, init=prepared.config.init if found is None else "random")
     document = read_config(prepared.model, fetch=False)
     lines = describe(prepared, world=world)
     if document is None:
@@ -35,11 +38,10 @@ def foresee(prepared: Prepared, *, world: int) -> list[tuple[str, str]]:
         )
     lines += check_tokenizer(prepared, fetch=False)
     check_targets(prepared, Counts.of(prepared.corpus))
-    return lines + _resume(prepared, None if document is None else config_digest(document))
+    return lines + _resume(prepared, found, None if document is None else config_digest(document))
 
 
-def _resume(prepared: Prepared, digest: str | None) -> list[tuple[str, str]]:
-    found = record.find(prepared)
+def _resume(prepared: Prepared, found: Path | None, digest: str | None) -> list[tuple[str, str]]:
     if found is None:
         return [("out", f"{prepared.folder}: a new run")]
     saved = record.read_record(found)

@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from packer.digest import digest_file
 from packer.errors import UserError
 from packer.files import sync_folder, write_text
 from trainer.companions import CONFIG, FOLDER, TOKENIZER, copy_companions
 from trainer.conversion import Plan, plan_loading, plan_saving, without_memory
 from trainer.library import build_empty, read_config
-from trainer.record import RECORD, Record, complete, read_record
+from trainer.record import Record, complete, hold_files, read_record
 from trainer.refuse import decoder_blocks
 from trainer.saved import SavedModel
 from trainer.source import INDEX, WEIGHTS, companion_files, config_digest, model_file, weight_files
@@ -87,7 +86,7 @@ def export(
         raise UserError(f"{out}: is there already and not an empty folder", "give another -o, or remove it")
     checkpoint = _checkpoint(run, step)
     record = read_record(checkpoint)
-    _verify(checkpoint, record)
+    hold_files(checkpoint, record.files, sorted(record.files), hint=_DAMAGED)
     config = _config(run)
     kind = _DTYPES[dtype] if dtype != "auto" else _own_dtype(config)
     # A class may keep some of its tensors in float32 (decays), whatever the dtype, so it is asked.
@@ -100,15 +99,7 @@ def export(
         shutil.rmtree(temporary, ignore_errors=True)  # what an export that was killed left
         temporary.mkdir(parents=True)
         _write(layout, draft, saved, temporary)
-        if like_base:
-            for path in companion_files(str(record.options["model"])):
-                shutil.copyfile(path, temporary / path.name)
-            if any((run / FOLDER / name).is_file() for name in TOKENIZER):
-                for name in TOKENIZER:
-                    (temporary / name).unlink(missing_ok=True)  # another tokenizer may have other files
-        elif len(layout.files) > 1:
-            write_text(temporary / INDEX, _index(layout.files))
-        copy_companions(run, temporary, dtype=None if like_base else kind)
+        _write_companions(run, record, layout, temporary, dtype=None if like_base else kind)
         _refuse_what_does_not_load(temporary, draft, layout)
         sync_folder(temporary)
         temporary.rename(out)
@@ -131,6 +122,19 @@ def export(
     )
 
 
+def _write_companions(run: Path, record: Record, layout: _Layout, folder: Path, *, dtype: torch.dtype | None) -> None:
+    """What lies beside the weights: the run's own, and for a folder like its base (dtype None) the base's besides."""
+    if dtype is None:
+        for path in companion_files(str(record.options["model"])):
+            shutil.copyfile(path, folder / path.name)
+        if any((run / FOLDER / name).is_file() for name in TOKENIZER):
+            for name in TOKENIZER:
+                (folder / name).unlink(missing_ok=True)  # another tokenizer may have other files
+    elif len(layout.files) > 1:
+        write_text(folder / INDEX, _index(layout.files))
+    copy_companions(run, folder, dtype=dtype)
+
+
 def _checkpoint(run: Path, step: int | None) -> Path:
     found = complete(run)
     if not found:
@@ -144,20 +148,6 @@ def _checkpoint(run: Path, step: int | None) -> Path:
             f"{run}: no checkpoint of step {step}", f"the nearest are of {', '.join(map(str, sorted(near)))}"
         )
     return steps[step]
-
-
-def _verify(checkpoint: Path, record: Record) -> None:
-    """Holds every file against the digest that was noted when it was written."""
-    if ".metadata" not in record.files:
-        raise UserError(f"{checkpoint / RECORD}: names no .metadata", _DAMAGED)
-    for name, digest in record.files.items():
-        path = checkpoint / name
-        try:
-            same = digest_file(path) == digest
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})", _DAMAGED) from None
-        if not same:
-            raise UserError(f"{path}: its bytes are not those that were written", _DAMAGED)
 
 
 def _config(run: Path) -> PretrainedConfig:

@@ -45,17 +45,9 @@ class SegmentedDelta(SegmentedLayer):
         """β of the delta rule from its logits."""
         return logits.sigmoid()
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        cache: object = None,
-        attention_mask: Tensor | None = None,
-        segments: Segments | None = None,
-        **_: object,
-    ) -> Tensor:
-        segments = self.told(hidden_states, segments, cache, attention_mask)
-        length = hidden_states.shape[1]
-        mixed, strength, decay, gate = self.project(hidden_states)
+    def mix(self, hidden: Tensor, segments: Segments) -> Tensor:
+        length = hidden.shape[1]
+        mixed, strength, decay, gate = self.project(hidden)
         mixed = self.conv_kernel(
             mixed, self.conv1d.weight.squeeze(1), self.conv1d.bias, self.activation, segments=segments
         )

@@ -46,18 +46,10 @@ class SegmentedScan(SegmentedLayer):
         normed: Tensor = self.norm(out, gate)
         return normed
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        cache: object = None,
-        attention_mask: Tensor | None = None,
-        segments: Segments | None = None,
-        **_: object,
-    ) -> Tensor:
-        segments = self.told(hidden_states, segments, cache, attention_mask)
-        length, state = hidden_states.shape[1], self.n_groups * self.ssm_state_size
+    def mix(self, hidden: Tensor, segments: Segments) -> Tensor:
+        length, state = hidden.shape[1], self.n_groups * self.ssm_state_size
         gate, mixed, step = torch.split(
-            self.project(hidden_states), [self.intermediate_size, self.conv_dim, self.num_heads], dim=-1
+            self.project(hidden), [self.intermediate_size, self.conv_dim, self.num_heads], dim=-1
         )
         mixed = self.conv_kernel(
             mixed, self.conv1d.weight.squeeze(1), self.conv1d.bias, self.activation, segments=segments

@@ -23,16 +23,8 @@ class SegmentedShortConv(SegmentedLayer):
     in_proj: nn.Linear
     out_proj: nn.Linear
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        cache: object = None,
-        attention_mask: Tensor | None = None,
-        segments: Segments | None = None,
-        **_: object,
-    ) -> Tensor:
-        segments = self.told(hidden_states, segments, cache, attention_mask)
-        gate, gate_out, value = self.in_proj(hidden_states).chunk(3, dim=-1)
+    def mix(self, hidden: Tensor, segments: Segments) -> Tensor:
+        gate, gate_out, value = self.in_proj(hidden).chunk(3, dim=-1)
         mixed = self.conv_kernel(gate * value, self.conv.weight.squeeze(1), self.conv.bias, None, segments=segments)
         projected: Tensor = self.out_proj(gate_out * mixed)
         return projected

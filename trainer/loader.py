@@ -4,7 +4,7 @@ A thread, not processes: rows come from a memory map, and worker processes were 
 wrong in it is raised by `Prefetch.get` in the main thread. Every row that is read is held against the format; every shard's digest is verified
 once, in the background, when one of its rows is first used.
 
-    with Prefetch(read_steps(plans, corpus, rank=0, shape=shape, pin=False), depth=2) as steps:
+    with Prefetch(read_steps(plans, corpus, rank=0, shape=shape, pin=False, check=check), depth=2) as steps:
         work = steps.get()
 """
 

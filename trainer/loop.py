@@ -51,7 +51,7 @@ def run(config: RunConfig, *, quiet: bool = False) -> int:
         prepared = ranks.together(lambda: prepare(resolve_dtype(config, ranks.device), world=ranks.world))
         ranks.together(lambda: stack.enter_context(held(prepared.folder)) if ranks.first else None)
         found = ranks.together(lambda: find(prepared))
-        digest = ranks.together(lambda: digest_of_config(prepared))
+        digest = ranks.together(lambda: digest_of_config(prepared, resumed=found is not None))
         say = printer(ranks, quiet=quiet)
         if found is not None:
             saved = ranks.together(lambda: read_record(found))
@@ -69,9 +69,9 @@ def run(config: RunConfig, *, quiet: bool = False) -> int:
             return _Loop(ready, trackers).train()
 
 
-def digest_of_config(prepared: Prepared) -> str:
-    """Of the model's config.json; raises UserError where the model cannot be had."""
-    check_source(prepared.model, init=prepared.config.init)
+def digest_of_config(prepared: Prepared, *, resumed: bool = False) -> str:
+    """Of the model's config.json; raises UserError where the model cannot be had (resumed: its weights need not be there)."""
+    check_source(prepared.model, init="random" if resumed else prepared.config.init)
     document = read_config(prepared.model, fetch=True)
     return "" if document is None else config_digest(document)  # "": loading the model will say why
 

@@ -203,9 +203,11 @@ class MetricsFile:
         return next((loss for loss in losses if loss is not None), None)
 
     def add_step(self, metrics: StepMetrics) -> None:
+        """Appends the line of a step; what is None is left out."""
         self._add({name: value for name, value in asdict(metrics).items() if value is not None})
 
     def add_eval(self, *, step: int, eval_loss: float, eval_supervised_tokens: int, **by_source: Numbers) -> None:
+        """Appends the line of an evaluation after `step` updates."""
         self._add({"step": step, "eval_loss": eval_loss, "eval_supervised_tokens": eval_supervised_tokens, **by_source})
 
     def _add(self, document: Mapping[str, Number | Numbers]) -> None:

@@ -107,11 +107,9 @@ class PackedModel(nn.Module):
         balance = balance_sum(out.router_logits or (), slot_weights, per_token=experts_per_token(self.model))
         return torch.cat([loss.expand(2) if loss.dim() == 0 else loss, balance[None]])
 
-    def hidden(
-        self, input_ids: Tensor | None, position_ids: Tensor, segments: Segments, *, inputs_embeds: Tensor | None = None
-    ) -> Tensor:
-        """The last layer's output after the final norm, [1, T, H]. Checks may give inputs_embeds [1, T, H] in place of input_ids."""
-        return _hidden(self.backbone(input_ids, position_ids, segments, inputs_embeds=inputs_embeds))
+    def hidden(self, input_ids: Tensor, position_ids: Tensor, segments: Segments) -> Tensor:
+        """The last layer's output after the final norm, [1, T, H]."""
+        return _hidden(self.backbone(input_ids, position_ids, segments))
 
     def backbone(
         self, input_ids: Tensor | None, position_ids: Tensor, segments: Segments, **more: Tensor | bool | None
@@ -131,11 +129,9 @@ class PackedModel(nn.Module):
         """What `work` returns, called where `forward` would be: in a sharded model, with the weights of its root whole."""
         return work()
 
-    def logits(
-        self, input_ids: Tensor | None, position_ids: Tensor, segments: Segments, *, inputs_embeds: Tensor | None = None
-    ) -> Tensor:
+    def logits(self, input_ids: Tensor, position_ids: Tensor, segments: Segments) -> Tensor:
         """Logits of every token [1, T, V]: for checks on small rows, never in training."""
-        return self._project(self.hidden(input_ids, position_ids, segments, inputs_embeds=inputs_embeds))
+        return self._project(self.hidden(input_ids, position_ids, segments))
 
     def _scaled(self, hidden: Tensor) -> Tensor:
         return hidden if self.logit_scale == 1 else hidden * self.logit_scale

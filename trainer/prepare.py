@@ -246,6 +246,7 @@ class Counts:
 
     @classmethod
     def of(cls, corpus: Corpus) -> Counts:
+        """Those of all rows of a corpus."""
         return cls(
             supervised=corpus.column("num_supervised").astype(np.int64),
             cost=corpus.column("sum_sq_len").astype(np.int64),

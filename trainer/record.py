@@ -7,15 +7,16 @@ refuse_other_run(read_record(found), record(prepared, step=0, config_digest=dige
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from packer.console import TomlValue
+from packer.digest import digest_file
 from packer.errors import UserError
 from trainer.prepare import Prepared
 
-FOLDER, RECORD = "checkpoints", "run.json"
+FOLDER, RECORD, METADATA = "checkpoints", "run.json", ".metadata"
 # What may change from one part of a run to the next without a word.
 _QUIET = ("out", "resume", "shards", "cache", "model", "steps", "epochs")
 _REMOVE = "remove this checkpoint: the run goes on from the one before it"
@@ -127,6 +128,21 @@ def read_record(checkpoint: Path) -> Record:
         if type(value) is not kind:
             raise UserError(f"{path}: not readable ({each.name} is {value!r})", _REMOVE)
     return found
+
+
+def hold_files(checkpoint: Path, files: Mapping[str, str], names: Sequence[str], *, hint: str) -> None:
+    """Holds files of a checkpoint against the digests that were noted when they were written (`files`: all of them). Raises UserError naming one that
+    differs or cannot be read, with this hint."""
+    if METADATA not in files:
+        raise UserError(f"{checkpoint / RECORD}: names no {METADATA}", hint)
+    for name in names:
+        path = checkpoint / name
+        try:
+            same = digest_file(path) == files[name]
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})", hint) from None
+        if not same:
+            raise UserError(f"{path}: its bytes are not those that were written", hint)
 
 
 def refuse_other_run(saved: Record, now: Record, *, checkpoint: Path) -> None:

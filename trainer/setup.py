@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -45,7 +45,7 @@ from trainer.say import Say
 from trainer.source import weight_files
 from trainer.trackers import Opening, Trackers, identity_of
 from trainer.warm_up import first_pass, warm_up
-from trainer.weights import Weights, fill, move_buffers
+from trainer.weights import Random, Weights, fill, move_buffers
 
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.AlphaDropout)
 
@@ -71,15 +71,15 @@ class Ready:
 
 
 def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *, config_digest: str) -> Ready:
-    """Reads the counts, shards the model and fills it, goes back to a checkpoint, opens the run's folder; every rank calls it."""
+    """Reads the counts, shards the model and fills it, from a checkpoint where there is one, opens the run's folder; every rank calls it."""
     config = prepared.config
     counts = ranks.together(lambda: Counts.of(prepared.corpus))
     ranks.together(lambda: check_targets(prepared, counts))
     sources = ranks.together(lambda: Sources.of(prepared.corpus))
     compared = ranks.together(lambda: check_tokenizer(prepared, fetch=True))
-    if config.init == "pretrained":  # one rank of a machine fetches, the others find it there
+    if config.init == "pretrained" and found is None:  # one rank of a machine fetches, the others find it there
         ranks.together(lambda: weight_files(prepared.model) if ranks.local_rank == 0 else [])
-    model, weights = ranks.together(lambda: plan_as_run(prepared, ranks))
+    model, weights = ranks.together(lambda: plan_as_run(prepared, ranks, resumed=found is not None))
     if config.router_aux_loss:
         ranks.together(lambda: experts_per_token(model.model))
     units = shard_as_run(model, config, ranks)
@@ -87,6 +87,8 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     ranks.together(lambda: fill(model, model.model, weights, torch.device("cpu") if offloaded else ranks.device))
     if offloaded:
         move_buffers(model, ranks.device)  # FSDP moves parameters alone
+    if found is not None:
+        checkpoint.load_weights(found, model, ranks=ranks)
     ranks.together(lambda: try_out(model, prepared.model, ranks.device))
     ranks.together(lambda: keep_companions(prepared, model.model) if ranks.first else None)
     _introduce(prepared, model, ranks, say)
@@ -97,15 +99,7 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     check_at_start(
         prepared, model, units, dtype=DTYPES[config.dtype], config_digest=config_digest, ranks=ranks, say=say
     )
-    shape = Shape(
-        rows=config.micro_rows,
-        capacity=prepared.corpus.capacity,
-        max_segments=prepared.max_segments,
-        max_segment_len=prepared.max_segment_len,
-        weighted=config.loss_weighting == "example",
-        sources=0 if sources is None else len(sources.names),
-        balanced=config.router_aux_loss > 0,
-    )
+    shape = _shape(prepared, sources)
     if ranks.device.type == "cuda" or config.compile:
         first = 0 if found is None else ranks.together(lambda: read_record(found)).step
         batch = first_pass(prepared, counts, step=first, shape=shape, sources=sources, ranks=ranks)
@@ -136,6 +130,20 @@ def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *
     )
 
 
+def _shape(prepared: Prepared, sources: Sources | None) -> Shape:
+    """Of every pass of the run, training and evaluation."""
+    config = prepared.config
+    return Shape(
+        rows=config.micro_rows,
+        capacity=prepared.corpus.capacity,
+        max_segments=prepared.max_segments,
+        max_segment_len=prepared.max_segment_len,
+        weighted=config.loss_weighting == "example",
+        sources=0 if sources is None else len(sources.names),
+        balanced=config.router_aux_loss > 0,
+    )
+
+
 def shard_as_run(model: PackedModel, config: RunConfig, ranks: Ranks) -> list[FSDPModule]:
     """Each wraps what the one before made: compilation, recomputation, sharding."""
     dtype, blocks = DTYPES[config.dtype], model.blocks
@@ -154,12 +162,15 @@ def _manifests(prepared: Prepared) -> list[Manifest]:
     return [corpus.manifest for corpus in both if corpus is not None]
 
 
-def plan_as_run(prepared: Prepared, ranks: Ranks) -> tuple[PackedModel, Weights]:
-    """The model of a run without memory, and where its weights come from; raises UserError where it does not fit the rows."""
+def plan_as_run(prepared: Prepared, ranks: Ranks, *, resumed: bool = False) -> tuple[PackedModel, Weights]:
+    """The model of a run without memory, and where its weights come from; raises UserError where it does not fit the rows.
+
+    resumed: its checkpoint has all parameters, so the weights that it began with are neither looked for nor read.
+    """
     config, manifests = prepared.config, _manifests(prepared)
     model, weights = plan_model(
         prepared.model,
-        init=config.init,
+        init="random" if resumed else config.init,
         seed=config.seed,
         dtype=master_dtype(DTYPES[config.dtype]),
         kernels=config.kernels,
@@ -168,6 +179,9 @@ def plan_as_run(prepared: Prepared, ranks: Ranks) -> tuple[PackedModel, Weights]
     )
     limit = getattr(model.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     fits_model(prepared, rows=None, positions=limit)
+    if resumed:
+        assert isinstance(weights, Random)  # init says so
+        weights = replace(weights, seed=None)
     return model, weights
 
 
@@ -228,7 +242,7 @@ def _go_back(
     say: Say,
 ) -> Record:
     saved = read_record(found)
-    checkpoint.load(found, model, optimizer, ranks=ranks)
+    checkpoint.load_optimizer(found, model, optimizer, ranks=ranks)
     say("resume", f"{found}: going on after step {saved.step:,} of {saved.steps:,}")
     if saved.skipped:
         say("note", f"{saved.skipped:,} of them made no update: their gradient was not finite")

@@ -1,7 +1,7 @@
 """One pass whose gradient is thrown away, before the optimiser is made: kernels are compiled and tuned while memory is still free, and before any rank's step
 could make the others wait for longer than their network lets them.
 
-warm_up(model, units, first_pass(prepared, counts, step=0, shape=shape, ranks=ranks), ranks, say, compiled=False)
+warm_up(model, units, first_pass(prepared, counts, step=0, shape=shape, sources=None, ranks=ranks), ranks, say, compiled=False)
 """
 
 from __future__ import annotations

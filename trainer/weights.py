@@ -2,7 +2,7 @@
 
     packed, weights = plan_model("Qwen/Qwen3-0.6B", init="pretrained", ...)     # everything wrong with the checkpoint's names and shapes is told here
     shard(packed, ...)
-    fill(packed, weights, device)
+    fill(packed, packed.model, weights, device)
 
 On the way there is never more in memory than this rank's part, a piece of one tensor, and where the library makes one tensor of several (`trainer.conversion`)
 those; experts that are stacked are read one by one. Ties stay ties.
@@ -41,11 +41,13 @@ class Weights(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Random:
-    """Drawn from the seed, a block at a time. draft: the model, without memory and not sharded."""
+    """Drawn from the seed, a block at a time; without one buffers alone are made, for parameters that a checkpoint of a run has.
+
+    draft: the model, without memory and not sharded."""
 
     draft: PreTrainedModel
     blocks: Sequence[nn.Module]
-    seed: int
+    seed: int | None
     unused: tuple[str, ...] = ()
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:

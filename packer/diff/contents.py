@@ -51,6 +51,7 @@ class Contents:
     rows: dict[str, UInt64Array]
 
     def place(self, example: int) -> Place:
+        """Where an example lies: split, row, and slots [start, end) of it without filling."""
         start = int(self.start[example])
         return Place(
             split=sorted(self.rows)[int(self.split[example])],

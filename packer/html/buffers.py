@@ -1,6 +1,6 @@
 """Buffers as they are given to a model: each example a block, what is not an example hatched, all on one scale of slots.
 
-    flow([batch, batch], width=8192, origins={12: "chats.jsonl row 12"}, label="Padded batches")
+    flow([batch, batch], width=8192, tints={12: 0}, origins={12: "chats.jsonl row 12"}, label="Padded batches")
 
 An example has the same colour and the same number wherever it is drawn, so that the eye finds it again.
 """

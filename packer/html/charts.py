@@ -1,6 +1,6 @@
 """Histograms and bars. Places across are shares of the width, so that a chart fits a telephone; heights and text are CSS pixels.
 
-histogram(edges, counts, label="Lengths of examples", unit="tokens", marks=[Mark(value=268, label="p50")])
+histogram(edges, counts, label="Lengths of examples", unit="tokens", of="examples", marks=[Mark(value=268, label="p50")])
 bars([Bar(label="packed rows", parts=(Part(size=188_416, style="packed"),), value="188,416")], end=1_859_584, label="Slots")
 """
 
@@ -20,6 +20,7 @@ _TOP = 34  # for the names of the marks
 _BOTTOM = 24
 _LINE = 15
 _SLIVER = 0.004
+_GAP = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,6 @@ def histogram(
     of: str,
     log: bool = False,
     marks: Sequence[Mark] = (),
-    style: str = "packed",
 ) -> Markup:
     """Columns of counts over bins [edges[i], edges[i + 1]); log: the width of a bin is its ratio. unit: of the edges; of: what is counted."""
     if not counts:
@@ -83,7 +83,7 @@ def histogram(
                     y=round(floor - tall, 1),
                     width=percent(right - left),
                     height=round(tall, 1),
-                    class_=f"bar {style}",
+                    class_="bar packed",
                 )
             )
     inside += _below(_log_ticks(edges[0], edges[-1]) if log else ticks(edges[-1], start=edges[0]), place, floor)
@@ -103,10 +103,10 @@ def bars(rows: Sequence[Bar], *, end: float, label: str, thick: int = 18) -> Mar
     return chart(*drawn, height=len(rows) * step, label=label)
 
 
-def lanes(rows: Sequence[Sequence[Part]], *, end: float, label: str, thick: int = 9, gap: int = 3) -> Markup:
+def lanes(rows: Sequence[Sequence[Part]], *, end: float, label: str, thick: int = 9) -> Markup:
     """Bars without labels, close together, on one scale from 0 to end."""
-    drawn = [part for number, row in enumerate(rows) for part in _parts(row, end, number * (thick + gap), thick)]
-    return chart(*drawn, height=len(rows) * (thick + gap), label=label)
+    drawn = [part for number, row in enumerate(rows) for part in _parts(row, end, number * (thick + _GAP), thick)]
+    return chart(*drawn, height=len(rows) * (thick + _GAP), label=label)
 
 
 def _parts(parts: Sequence[Part], end: float, y: float, thick: int) -> list[Markup]:

@@ -1,6 +1,6 @@
 """Reading packed rows in shuffled order, one process: packer's reader beside litdata, MosaicML streaming, HF datasets and a raw memmap of ids.
 
-make bench-read                                            or, in an environment with the peers:
+make bench                                                 or, in an environment with the peers:
 python -m tests.benchmarks.bench_read --rows 4000 --capacity 8192 --json read.json --markdown read.md
 
 All read the same rows in the same order and copy the same arrays. A peer that is not installed, or cannot write or read them, is left out with the

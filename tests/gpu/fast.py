@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from tests.gpu.report import Section
 from tests.gpu.sizes import Sizes, forget_peak, packed, padded, peak_megabytes, rows, wait
-from tests.isolation import Sample
+from tests.isolation import Pass
 from tests.trainer.tiny_models import write_config
 from trainer.kernels import Mode
 from trainer.kernels.loss import cross_entropy_sum
@@ -59,15 +59,15 @@ def a_model(sizes: Sizes, kernels: Mode, folder: Path) -> tuple[PackedModel, tor
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
 
-def a_step(model: PackedModel, optimizer: torch.optim.AdamW, sample: Sample) -> None:
+def a_step(model: PackedModel, optimizer: torch.optim.AdamW, flat: Pass) -> None:
     """Forward, backward, update."""
-    loss = model(sample.input_ids, sample.position_ids, sample.segments, sample.positions, sample.targets, sample.count)
-    (loss / sample.count).backward()
+    loss = model(flat.input_ids, flat.position_ids, flat.segments, flat.positions, flat.targets, flat.count)
+    (loss / flat.count).backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
 
-def batches(sizes: Sizes, layout: str) -> list[tuple[Sample, int]]:
+def batches(sizes: Sizes, layout: str) -> list[tuple[Pass, int]]:
     """Passes and their useful tokens: of the same examples, in packed rows or four at a time in the order in which they come."""
     filled = rows(sizes, sizes.steps + 2)
     if layout == "packed":
@@ -93,13 +93,13 @@ def ladder(sizes: Sizes, folder: Path) -> Section:
     ):
         model, optimizer = a_model(sizes, kernels, folder)  # type: ignore[arg-type]  # of two modes
         work = batches(sizes, layout)
-        for sample, _ in work[:2]:
-            a_step(model, optimizer, sample)
+        for flat, _ in work[:2]:
+            a_step(model, optimizer, flat)
         wait(sizes.device)
         forget_peak(sizes.device)
         started = time.perf_counter()
-        for sample, _ in work[2:]:
-            a_step(model, optimizer, sample)
+        for flat, _ in work[2:]:
+            a_step(model, optimizer, flat)
         wait(sizes.device)
         seconds = time.perf_counter() - started
         useful, slots = sum(n for _, n in work[2:]), sum(s.segments.num_tokens for s, _ in work[2:])
@@ -160,8 +160,8 @@ def compiles(sizes: Sizes, folder: Path) -> Section:
         work = batches(sizes, layout)
         a_step(model, optimizer, work[0][0])
         with counted_compiles() as counts:
-            for sample, _ in work[1:6]:
-                a_step(model, optimizer, sample)
+            for flat, _ in work[1:6]:
+                a_step(model, optimizer, flat)
             wait(sizes.device)
         cells = (counts["graphs"], counts["kernels"], counts["timings"])
         section.add(layout, *cells, section.require(not any(cells)) if layout == "packed" else "not asked")
@@ -189,13 +189,13 @@ def profile(sizes: Sizes, folder: Path) -> Section:
     for kernels in ("reference", sizes.fused):
         model, optimizer = a_model(sizes, kernels, folder)  # type: ignore[arg-type]  # of two modes
         work = batches(sizes, "packed")
-        for sample, _ in work[:2]:
-            a_step(model, optimizer, sample)
+        for flat, _ in work[:2]:
+            a_step(model, optimizer, flat)
         wait(sizes.device)
-        sample, useful = work[2]
+        flat, useful = work[2]
         started = time.perf_counter()
         with torch.profiler.profile(activities=activities) as recorded:
-            a_step(model, optimizer, sample)
+            a_step(model, optimizer, flat)
             wait(sizes.device)
         milliseconds = 1e3 * (time.perf_counter() - started)
         enqueued: Counter[str] = Counter()

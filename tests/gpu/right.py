@@ -158,12 +158,12 @@ def isolation(sizes: Sizes) -> Section:
     )
     generator = torch.Generator().manual_seed(0)
     examples = [torch.randint(1, 4000, (n,), generator=generator) for n in (5, 1, 2, 63, 65, 30)]
-    sample = on(pack(examples, pad=26), sizes.device)
-    for path, leak in gradient_leaks(model, sample).items():
+    flat = on(pack(examples, pad=26), sizes.device)
+    for path, leak in gradient_leaks(model, flat).items():
         section.add(path, f"{leak:g}", section.require(leak == 0.0))
     for name, leak in (
-        ("the whole model", end_to_end_gradient_leak(model, sample)),
-        ("the whole model, another token", perturbation_leak(model, sample)),
+        ("the whole model", end_to_end_gradient_leak(model, flat)),
+        ("the whole model, another token", perturbation_leak(model, flat)),
     ):
         section.add(name, f"{leak:g}", section.require(leak == 0.0))
     section.notes.append(", ".join(f"{choice.layer}: {choice.kernel}" for choice in model.layers))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.isolation import Sample, pack
+from tests.isolation import Pass, pack
 from trainer.kernels import Mode
 from trainer.segments import Segments
 
@@ -73,15 +73,15 @@ def cpu() -> Sizes:
     )
 
 
-def on(sample: Sample, device: torch.device) -> Sample:
+def on(flat: Pass, device: torch.device) -> Pass:
     """The same row with its tensors on a device."""
-    return Sample(
-        input_ids=sample.input_ids.to(device),
-        position_ids=sample.position_ids.to(device),
-        segments=sample.segments.to(device),
-        positions=sample.positions.to(device),
-        targets=sample.targets.to(device),
-        count=sample.count,
+    return Pass(
+        input_ids=flat.input_ids.to(device),
+        position_ids=flat.position_ids.to(device),
+        segments=flat.segments.to(device),
+        positions=flat.positions.to(device),
+        targets=flat.targets.to(device),
+        count=flat.count,
     )
 
 
@@ -100,14 +100,14 @@ def rows(sizes: Sizes, number: int) -> list[list[int]]:
     return [[int(lengths[example]) for example in row] for row in members[:number]]
 
 
-def packed(sizes: Sizes, lengths: list[int], seed: int) -> Sample:
+def packed(sizes: Sizes, lengths: list[int], seed: int) -> Pass:
     """One row of random examples of these lengths, filled to the capacity, on the device."""
     generator = torch.Generator().manual_seed(seed)
     examples: list[Tensor] = [torch.randint(1, sizes.vocabulary, (n,), generator=generator) for n in lengths]
     return on(pack(examples, pad=sizes.capacity - sum(lengths)), sizes.device)
 
 
-def padded(sizes: Sizes, lengths: list[int], seed: int) -> Sample:
+def padded(sizes: Sizes, lengths: list[int], seed: int) -> Pass:
     """A batch of examples each padded to the longest, laid flat: what a 2-D batch computes, slot for slot. Padding is part of its example's segment
     and no target."""
     longest, generator = max(lengths), torch.Generator().manual_seed(seed)
@@ -121,7 +121,7 @@ def padded(sizes: Sizes, lengths: list[int], seed: int) -> Sample:
     positions, targets = torch.zeros(2, len(flat), dtype=torch.int64)
     positions[: len(supervised)], targets[: len(supervised)] = supervised, flat[supervised + 1]
     return on(
-        Sample(
+        Pass(
             input_ids=flat[None],
             position_ids=torch.arange(longest).repeat(len(lengths))[None],
             segments=Segments.from_lengths([longest] * len(lengths)),

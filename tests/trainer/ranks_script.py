@@ -148,12 +148,14 @@ def main(folder: Path) -> None:
             )
         )
         other, _, its_optimizer = sharded(config, ranks, seed=1)
-        checkpoint.load(Path(str(facts["saved"])), other, its_optimizer, ranks=ranks)
+        checkpoint.load_weights(Path(str(facts["saved"])), other, ranks=ranks)
+        checkpoint.load_optimizer(Path(str(facts["saved"])), other, its_optimizer, ranks=ranks)
         tensors["loaded"] = whole(checkpoint.state_of(other, its_optimizer))
         facts["tied after loading"] = other.head.weight is other.embedding.weight
 
         apart, _, its_optimizer = sharded(config_of(folder, dtype="fp32", replicas=2), ranks, seed=3)
-        checkpoint.load(Path(str(facts["saved"])), apart, its_optimizer, ranks=ranks)
+        checkpoint.load_weights(Path(str(facts["saved"])), apart, ranks=ranks)
+        checkpoint.load_optimizer(Path(str(facts["saved"])), apart, its_optimizer, ranks=ranks)
         state = checkpoint.stage(checkpoint.state_of(apart, its_optimizer))
         note = record(prepare(config), step=1, config_digest="")
         facts["saved, replicated"] = str(

@@ -53,7 +53,8 @@ def saved(tmp_path: Path) -> Path:
 
 def load(saved: Path, model: StandIn, optimizer: torch.optim.AdamW) -> None:
     with start_ranks() as ranks:
-        checkpoint.load(saved, model, optimizer, ranks=ranks)
+        checkpoint.load_weights(saved, model, ranks=ranks)
+        checkpoint.load_optimizer(saved, model, optimizer, ranks=ranks)
 
 
 def test_weights_and_the_optimizers_moments_and_counts_come_back(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_a_flipped_bit_is_named_by_its_file(
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
 def test_a_missing_file_is_named_without_a_traceback(saved: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     (saved / name).unlink()
-    with pytest.raises(UserError, match=rf"{name}: cannot be loaded"):
+    with pytest.raises(UserError, match=rf"{name}: cannot be read"):
         load(saved, *made())
     assert "Traceback" not in "".join(capfd.readouterr())
 

@@ -164,14 +164,14 @@ def test_a_missing_compiler_is_an_error_before_the_model_is_sharded(
     import torch._inductor.config as inductor
 
     monkeypatch.setattr(parallel, "_BACKEND", "inductor")
-    monkeypatch.setattr(inductor.cpp, "cxx", ("no-such-compiler",))
-    monkeypatch.setattr(inductor, "force_disable_caches", True)
     write_corpus(tmp_path / "packed", rows=random_rows(3, seed=0))
     source = write_model(tmp_path / "tiny")
     config = RunConfig(
         shards=str(tmp_path / "packed"), model=str(source), init="random", compile=True, out=str(tmp_path / "o")
     )
-    with pytest.raises(UserError, match="--compile: nothing can be compiled here"):
+    # monkeypatch would take the second away when it undoes it, and with it the compiler from every test after this one.
+    without = inductor.patch({"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True})
+    with without, pytest.raises(UserError, match="--compile: nothing can be compiled here"):
         run(config)
 
 

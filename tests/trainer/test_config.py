@@ -131,22 +131,6 @@ def test_dry_run_prints_a_file_that_config_reads_back(
     assert not (folder / "runs").exists()
 
 
-def test_a_dry_run_does_not_load_torch(folder: Path) -> None:
-    code = (
-        "import sys\nfrom trainer.cli import main\n"
-        "main(['run', '--shards', 'packed', '--model', 'tiny', '--init', 'random', '--dry-run'], standalone_mode=False)\nprint('torch' in sys.modules)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT)},
-        check=True,
-    )
-    assert result.stdout.splitlines()[-1] == "False"
-
-
 def test_the_command_line_goes_before_the_environment_before_the_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(
         to_toml(

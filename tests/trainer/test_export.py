@@ -100,7 +100,8 @@ def trained(folder: Path, name: str, step: int | None = None) -> PackedModel:
     optimizer = make_optimizer(packed, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.01)
     checkpoints = folder / "run" / name / "checkpoints"
     with start_ranks() as ranks:
-        checkpoint.load(checkpoints / f"step-{step or 2:06d}", packed, optimizer, ranks=ranks)
+        checkpoint.load_weights(checkpoints / f"step-{step or 2:06d}", packed, ranks=ranks)
+        checkpoint.load_optimizer(checkpoints / f"step-{step or 2:06d}", packed, optimizer, ranks=ranks)
     return packed
 
 

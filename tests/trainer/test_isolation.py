@@ -38,22 +38,22 @@ OURS = [
 @pytest.mark.parametrize("name", CONFIGS)
 def test_no_gradient_crosses_a_boundary_in_any_layer(name: str, tmp_path: Path) -> None:
     model = packed_model(name, tmp_path)
-    sample = pack(examples(LENGTHS), pad=PAD)
-    leaks = gradient_leaks(model, sample)
+    flat = pack(examples(LENGTHS), pad=PAD)
+    leaks = gradient_leaks(model, flat)
     assert len(leaks) == (4 if name == "falcon_h1" else 2)  # a layer of Falcon-H1 has attention and a scan side by side
     assert leaks == dict.fromkeys(leaks, 0.0)
-    assert end_to_end_gradient_leak(model, sample) == 0.0
+    assert end_to_end_gradient_leak(model, flat) == 0.0
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_another_token_before_a_boundary_changes_nothing_behind_it(name: str, tmp_path: Path) -> None:
-    sample = pack(examples(LENGTHS), pad=PAD)
+    flat = pack(examples(LENGTHS), pad=PAD)
     if name in DENSE:
-        assert perturbation_leak(packed_model(name, tmp_path), sample) == 0.0
+        assert perturbation_leak(packed_model(name, tmp_path), flat) == 0.0
     else:  # experts multiply as many tokens as were sent to them, and rounding depends on how many
         model = packed_model(name, tmp_path).double()
         with float32_means_float64():
-            assert perturbation_leak(model, sample) < 1e-12
+            assert perturbation_leak(model, flat) < 1e-12
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -95,9 +95,9 @@ def test_equality_does_not_pass_for_other_weights(name: str, tmp_path: Path) -> 
 
 
 def test_the_layout_of_a_packed_row_is_right() -> None:
-    sample = pack(examples(LENGTHS), pad=PAD)
-    assert layout_faults(sample, LENGTHS, PAD) == []
-    assert sample.count == sum(length - 1 for length in LENGTHS)
+    flat = pack(examples(LENGTHS), pad=PAD)
+    assert layout_faults(flat, LENGTHS, PAD) == []
+    assert flat.count == sum(length - 1 for length in LENGTHS)
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.isolation import (
-    Sample,
+    Pass,
     end_to_end_gradient_leak,
     equality,
     gradient_leaks,
@@ -82,12 +82,12 @@ def test_a_layer_that_ignores_or_shifts_boundaries_is_found_and_named(
     model = packed_model(name, tmp_path).double()
     stock = stock_model(model, name, tmp_path)
     conversations = examples(LENGTHS)
-    sample = pack(conversations, pad=PAD)
+    flat = pack(conversations, pad=PAD)
     plant(model, seen)  # type: ignore[operator]
-    leaking = [path for path, leak in gradient_leaks(model, sample).items() if leak != 0.0]
+    leaking = [path for path, leak in gradient_leaks(model, flat).items() if leak != 0.0]
     assert {path.rsplit(".", 1)[-1] for path in leaking} == {layer}
-    assert end_to_end_gradient_leak(model, sample) > 1e-6
-    assert perturbation_leak(model, sample) > 1e-6
+    assert end_to_end_gradient_leak(model, flat) > 1e-6
+    assert perturbation_leak(model, flat) > 1e-6
     (example,) = examples([40], seed=1)
     assert (
         length_leak(
@@ -98,48 +98,48 @@ def test_a_layer_that_ignores_or_shifts_boundaries_is_found_and_named(
         > 1e-6
     )
     with float32_means_float64():
-        found = equality(model, sample, conversations, alone(stock), stock)
+        found = equality(model, flat, conversations, alone(stock), stock)
     assert found.max_logit_error > 1e-6
     assert found.max_grad_error > 1e-6
     assert found.loss_error > 1e-9
 
 
 def test_positions_that_run_on_are_found() -> None:
-    sample = pack(examples(LENGTHS), pad=PAD)
-    running = dataclasses.replace(sample, position_ids=torch.arange(sample.segments.num_tokens)[None])
+    flat = pack(examples(LENGTHS), pad=PAD)
+    running = dataclasses.replace(flat, position_ids=torch.arange(flat.segments.num_tokens)[None])
     assert layout_faults(running, LENGTHS, PAD) == ["positions do not restart at 0 in every segment"]
 
 
-def shifted_over_boundaries(conversations: list[Tensor]) -> Sample:
+def shifted_over_boundaries(conversations: list[Tensor]) -> Pass:
     """Every slot but the last predicts the next one, as a shift of the flat row does."""
-    sample = pack(conversations)
-    total = sample.segments.num_tokens
-    targets = torch.cat([sample.input_ids[0, 1:], torch.zeros(1, dtype=torch.int64)])
-    return dataclasses.replace(sample, positions=torch.arange(total), targets=targets, count=total - 1)
+    flat = pack(conversations)
+    total = flat.segments.num_tokens
+    targets = torch.cat([flat.input_ids[0, 1:], torch.zeros(1, dtype=torch.int64)])
+    return dataclasses.replace(flat, positions=torch.arange(total), targets=targets, count=total - 1)
 
 
 def test_a_label_shift_over_a_boundary_is_found(tmp_path: Path) -> None:
     conversations = examples(LENGTHS)
-    sample = shifted_over_boundaries(conversations)
-    assert layout_faults(sample, LENGTHS, 0) == ["3 targets are the first token of the next segment"]
+    flat = shifted_over_boundaries(conversations)
+    assert layout_faults(flat, LENGTHS, 0) == ["3 targets are the first token of the next segment"]
     model = packed_model("llama", tmp_path).double()
     stock = stock_model(model, "llama", tmp_path)
     with float32_means_float64():
-        found = equality(model, sample, conversations, alone(stock), stock)
+        found = equality(model, flat, conversations, alone(stock), stock)
     assert found.loss_error > 1e-3
     assert found.max_grad_error > 1e-3
 
 
 def test_targets_shifted_once_too_often_are_found() -> None:
-    sample = pack(examples(LENGTHS))
-    wrong = dataclasses.replace(sample, targets=sample.targets.roll(-1))
+    flat = pack(examples(LENGTHS))
+    wrong = dataclasses.replace(flat, targets=flat.targets.roll(-1))
     assert layout_faults(wrong, LENGTHS, 0) == ["a target is not the token behind its position"]
 
 
 def test_a_pad_tail_glued_to_the_last_example_is_found() -> None:
-    sample = pack(examples(LENGTHS), pad=PAD)
+    flat = pack(examples(LENGTHS), pad=PAD)
     glued = dataclasses.replace(
-        sample,
+        flat,
         segments=Segments.from_lengths([*LENGTHS[:-1], LENGTHS[-1] + PAD]),
         position_ids=torch.cat([torch.arange(n) for n in [*LENGTHS[:-1], LENGTHS[-1] + PAD]])[None],
     )
@@ -147,8 +147,8 @@ def test_a_pad_tail_glued_to_the_last_example_is_found() -> None:
 
 
 def test_supervised_padding_is_found() -> None:
-    sample = pack(examples([*LENGTHS, PAD]))
-    assert "tokens of the pad tail are supervised" in layout_faults(sample, LENGTHS, PAD)
+    flat = pack(examples([*LENGTHS, PAD]))
+    assert "tokens of the pad tail are supervised" in layout_faults(flat, LENGTHS, PAD)
 
 
 def test_a_rope_that_looks_at_the_longest_position_is_found_by_lengths_alone(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_rope_that_looks_at_the_longest_position_is_found_by_lengths_alone(tmp
 
     rotary.forward = stretching
     (example,) = examples([40], seed=1)
-    sample = pack([example, *examples([5])], pad=PAD)
-    assert end_to_end_gradient_leak(model, sample) == 0.0
-    assert perturbation_leak(model, sample) == 0.0
-    assert length_leak(model, example, [(sample, 0), (pack([example], pad=100), 0)]) > 1e-3
+    flat = pack([example, *examples([5])], pad=PAD)
+    assert end_to_end_gradient_leak(model, flat) == 0.0
+    assert perturbation_leak(model, flat) == 0.0
+    assert length_leak(model, example, [(flat, 0), (pack([example], pad=100), 0)]) > 1e-3

@@ -1,8 +1,7 @@
 """Attention against softmax written out in float64, and which kernel is chosen, why, and what is refused."""
 
-import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from packer.errors import UserError
+from tests.trainer.kernel_proofs import agree, nothing_crosses
 from trainer.kernels import attention, conv, delta, prove_apart, prove_right, resolve, scan
 from trainer.kernels.attention import reference
 from trainer.segments import Segments
@@ -45,31 +45,16 @@ def written_out(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], scale: floa
 def test_equals_softmax_written_out_with_its_gradients(lengths: list[int], window: int | None) -> None:
     x = inputs(sum(lengths))
     ours = reference(*x, segments=Segments.from_lengths(lengths), scale=0.3, window=window)
-    expected = written_out(*x, lengths, 0.3, window)
-    torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
-    upstream = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    for got, want in zip(
-        torch.autograd.grad(ours, x, upstream), torch.autograd.grad(expected, x, upstream), strict=True
-    ):
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
+    agree(ours, written_out(*x, lengths, 0.3, window), x, tolerance=1e-11)
 
 
 def test_nothing_crosses_a_boundary_forward_or_backward() -> None:
     lengths = [1, 2, 63, 64, 65, 5]
-    segments = Segments.from_lengths(lengths)
-    x = inputs(sum(lengths), torch.float32)
-    out = reference(*x, segments=segments, scale=0.3, window=None)
-    bounds = segments.boundaries_cpu.tolist()
-    for start, end in itertools.pairwise(bounds):
-        for gradient in torch.autograd.grad(out[:, :, start:end].square().sum(), x, retain_graph=True):
-            gradient[:, :, start:end] = 0
-            assert float(gradient.abs().max()) == 0.0
-        changed = [t.detach().clone() for t in x]
-        for t in changed:
-            t[:, :, start:end] += 1
-        again = reference(*changed, segments=segments, scale=0.3, window=None)
-        again[:, :, start:end] = out[:, :, start:end].detach()
-        assert torch.equal(again, out)
+
+    def kernel(x: Sequence[Tensor], segments: Segments) -> Tensor:
+        return reference(*x, segments=segments, scale=0.3, window=None)
+
+    nothing_crosses(kernel, inputs(sum(lengths), torch.float32), lengths, of_tokens=(0, 1, 2), dim=2)
 
 
 def test_what_other_segments_are_long_does_not_change_a_bit() -> None:

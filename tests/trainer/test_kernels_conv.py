@@ -1,7 +1,7 @@
 """The short convolution against F.conv1d on one segment at a time; and what causal-conv1d is given, held against what its C++ asks for."""
 
-import itertools
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 
 import pytest
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from packer.errors import UserError
+from tests.trainer.kernel_proofs import agree, nothing_crosses
 from trainer.kernels import conv
 from trainer.kernels.conv import reference
 from trainer.segments import Segments
@@ -43,31 +44,18 @@ def test_equals_a_convolution_of_each_segment_with_its_gradients(
     monkeypatch.setattr(conv, "_BLOCK_BYTES", block_bytes)
     x, weight, bias = inputs(sum(lengths), kernel=kernel)
     ours = reference(x, weight, bias, activation, segments=Segments.from_lengths(lengths))
-    expected = one_by_one(x, weight, bias, activation, lengths)
-    torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
-    upstream = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    got = torch.autograd.grad(ours, [x, weight, bias], upstream)
-    for ours_grad, want in zip(got, torch.autograd.grad(expected, [x, weight, bias], upstream), strict=True):
-        torch.testing.assert_close(ours_grad, want, rtol=1e-11, atol=1e-11)
+    agree(ours, one_by_one(x, weight, bias, activation, lengths), [x, weight, bias], tolerance=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nothing_crosses_a_boundary_forward_or_backward(dtype: torch.dtype) -> None:
     lengths = [1, 2, 63, 1, 64, 3, 65, 5]
-    segments = Segments.from_lengths(lengths)
-    x, weight, _ = (t.detach().to(dtype) for t in inputs(sum(lengths)))
-    x.requires_grad_()
-    out = reference(x, weight, None, "silu", segments=segments)
-    bounds = segments.boundaries_cpu.tolist()
-    for start, end in itertools.pairwise(bounds):
-        (gradient,) = torch.autograd.grad(out[:, start:end].square().sum(), x, retain_graph=True)
-        gradient[:, start:end] = 0
-        assert float(gradient.abs().max()) == 0.0
-        changed = x.detach().clone()
-        changed[:, start:end] += 1
-        again = reference(changed, weight, None, "silu", segments=segments)
-        again[:, start:end] = out[:, start:end].detach()
-        assert torch.equal(again, out)
+    x, weight, _ = (tensor.detach().to(dtype) for tensor in inputs(sum(lengths)))
+
+    def kernel(x: Sequence[Tensor], segments: Segments) -> Tensor:
+        return reference(x[0], weight, None, "silu", segments=segments)
+
+    nothing_crosses(kernel, [x], lengths, of_tokens=[0])
 
 
 def test_no_bias_and_half_precision() -> None:

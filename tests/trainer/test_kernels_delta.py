@@ -1,12 +1,13 @@
 """The gated delta rule against a token-by-token recurrence in float64, one segment at a time."""
 
-import itertools
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.trainer.kernel_proofs import agree, nothing_crosses, saved_shapes
 from trainer.kernels.delta import reference
 from trainer.segments import Segments
 
@@ -27,6 +28,10 @@ def inputs(length: int, key_heads: int = 2, value_heads: int = 4, key_dim: int =
         2 * normal(value_heads).sigmoid(),
     ]
     return [x.requires_grad_() for x in made]
+
+
+def kernel(x: Sequence[Tensor], segments: Segments) -> Tensor:
+    return reference(*x, segments=segments)
 
 
 def token_by_token(
@@ -57,32 +62,14 @@ def test_equals_the_recurrence_with_its_gradients(lengths: list[int], l2norm: bo
     if not l2norm:
         x[1] = (x[1] / 8).detach().requires_grad_()  # the recurrence only converges for short keys
     ours = reference(*x, segments=Segments.from_lengths(lengths), l2norm=l2norm)
-    expected = token_by_token(*x, lengths, l2norm)
-    torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
-    upstream = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    for got, want in zip(
-        torch.autograd.grad(ours, x, upstream), torch.autograd.grad(expected, x, upstream), strict=True
-    ):
-        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+    agree(ours, token_by_token(*x, lengths, l2norm), x, tolerance=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nothing_crosses_a_boundary_forward_or_backward(dtype: torch.dtype) -> None:
     lengths = [1, 2, 63, 64, 65, 5]
-    segments = Segments.from_lengths(lengths)
-    x = [t.detach().to(dtype).requires_grad_() for t in inputs(sum(lengths))]
-    out = reference(*x, segments=segments)
-    bounds = segments.boundaries_cpu.tolist()
-    for i, (start, end) in enumerate(itertools.pairwise(bounds)):
-        for gradient in torch.autograd.grad(out[:, start:end].square().sum(), x, retain_graph=True):
-            gradient[:, start:end] = 0
-            assert float(gradient.abs().max()) == 0.0, f"segment {i}"
-        changed = [t.detach().clone() for t in x]
-        for t in changed:
-            t[:, start:end] *= 0.5
-        again = reference(*changed, segments=segments)
-        again[:, start:end] = out[:, start:end].detach()
-        assert torch.equal(again, out), f"segment {i}"
+    x = [tensor.to(dtype) for tensor in inputs(sum(lengths))]
+    nothing_crosses(kernel, x, lengths, of_tokens=range(len(x)))
 
 
 def test_strong_decay_neither_overflows_nor_leaks() -> None:
@@ -104,15 +91,4 @@ def test_half_precision_in_gives_half_precision_out_but_computes_in_float32() ->
 
 
 def test_shapes_of_saved_tensors_do_not_depend_on_the_number_of_segments() -> None:
-    def saved(lengths: list[int]) -> list[torch.Size]:
-        shapes: list[torch.Size] = []
-
-        def keep(tensor: Tensor) -> Tensor:
-            shapes.append(tensor.shape)
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            reference(*inputs(sum(lengths)), segments=Segments.from_lengths(lengths))
-        return shapes
-
-    assert saved([200]) == saved([1] * 100 + [100])
+    assert saved_shapes(kernel, inputs(200), [200]) == saved_shapes(kernel, inputs(200), [1] * 100 + [100])

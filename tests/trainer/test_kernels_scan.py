@@ -1,12 +1,13 @@
 """Mamba-2's scan against a token-by-token recurrence in float64, one segment at a time."""
 
-import itertools
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.trainer.kernel_proofs import agree, nothing_crosses, saved_shapes
 from trainer.kernels.scan import reference
 from trainer.segments import Segments
 
@@ -31,6 +32,10 @@ def inputs(length: int, heads: int = 4, width: int = 6, groups: int = 2, state: 
     return [x.requires_grad_() for x in made]
 
 
+def kernel(x: Sequence[Tensor], segments: Segments) -> Tensor:
+    return reference(*x, segments=segments)
+
+
 def token_by_token(x: Tensor, step: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor, lengths: list[int]) -> Tensor:
     ratio, out, t = x.shape[2] // b.shape[2], [], 0
     for length in lengths:
@@ -49,33 +54,14 @@ def token_by_token(x: Tensor, step: Tensor, a: Tensor, b: Tensor, c: Tensor, d: 
 def test_equals_the_recurrence_with_its_gradients(lengths: list[int]) -> None:
     x = inputs(sum(lengths))
     ours = reference(*x, segments=Segments.from_lengths(lengths))
-    expected = token_by_token(*x, lengths)
-    torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-11)
-    upstream = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    for got, want in zip(
-        torch.autograd.grad(ours, x, upstream), torch.autograd.grad(expected, x, upstream), strict=True
-    ):
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+    agree(ours, token_by_token(*x, lengths), x, tolerance=1e-11)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nothing_crosses_a_boundary_forward_or_backward(dtype: torch.dtype) -> None:
     lengths = [1, 2, 63, 64, 65, 5]
-    segments = Segments.from_lengths(lengths)
-    x = [t.detach().to(dtype).requires_grad_() for t in inputs(sum(lengths))]
-    tokens = [x[0], x[1], x[3], x[4]]
-    out = reference(*x, segments=segments)
-    bounds = segments.boundaries_cpu.tolist()
-    for start, end in itertools.pairwise(bounds):
-        for gradient in torch.autograd.grad(out[:, start:end].square().sum(), tokens, retain_graph=True):
-            gradient[:, start:end] = 0
-            assert float(gradient.abs().max()) == 0.0
-        changed = [t.detach().clone() for t in x]
-        for place in (0, 1, 3, 4):
-            changed[place][:, start:end] *= 0.5
-        again = reference(*changed, segments=segments)
-        again[:, start:end] = out[:, start:end].detach()
-        assert torch.equal(again, out)
+    x = [tensor.to(dtype) for tensor in inputs(sum(lengths))]
+    nothing_crosses(kernel, x, lengths, of_tokens=(0, 1, 3, 4))
 
 
 def test_strong_decay_neither_overflows_nor_leaks() -> None:
@@ -97,15 +83,4 @@ def test_half_precision_in_gives_half_precision_out_but_computes_in_float32() ->
 
 
 def test_shapes_of_saved_tensors_do_not_depend_on_the_number_of_segments() -> None:
-    def saved(lengths: list[int]) -> list[torch.Size]:
-        shapes: list[torch.Size] = []
-
-        def keep(tensor: Tensor) -> Tensor:
-            shapes.append(tensor.shape)
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            reference(*inputs(sum(lengths)), segments=Segments.from_lengths(lengths))
-        return shapes
-
-    assert saved([200]) == saved([1] * 100 + [100])
+    assert saved_shapes(kernel, inputs(200), [200]) == saved_shapes(kernel, inputs(200), [1] * 100 + [100])

@@ -41,12 +41,12 @@ def test_segments_longer_than_the_window_give_the_library_s_logits(name: str, tm
     stock = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source), attn_implementation="eager")
     stock.load_state_dict(packed.model.state_dict())
     texts = examples([23, 4, 40])
-    sample = pack(texts)
+    flat = pack(texts)
     with torch.no_grad():
-        ours = packed.logits(sample.input_ids, sample.position_ids, sample.segments)[0]
+        ours = packed.logits(flat.input_ids, flat.position_ids, flat.segments)[0]
         for number, text in enumerate(texts):
             theirs = alone(stock.eval())(text[None])[0]
-            assert (ours[sample.span(number)] - theirs).norm() / theirs.norm() < 1e-5
+            assert (ours[flat.span(number)] - theirs).norm() / theirs.norm() < 1e-5
     silent = {"phimoe": 2, "qwen2_moe": 1}.get(name)
     assert [note.split()[0] for note in packed.notes] == ([] if silent is None else [str(silent)])
 

@@ -152,16 +152,14 @@ def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_the_loss_is_the_library_s_own_on_one_segment(tmp_path: Path) -> None:
     for name in ("gemma3", "qwen3_next"):
         packed = packed_model(name, tmp_path)
-        sample = pack(examples([30]))
-        ours = packed(
-            sample.input_ids, sample.position_ids, sample.segments, sample.positions, sample.targets, sample.count
-        )
+        flat = pack(examples([30]))
+        ours = packed(flat.input_ids, flat.position_ids, flat.segments, flat.positions, flat.targets, flat.count)
         config = json.loads((tmp_path / name / "config.json").read_text())
         logits = packed.model(
-            input_ids=sample.input_ids, position_ids=sample.position_ids, segments=sample.segments, use_cache=False
+            input_ids=flat.input_ids, position_ids=flat.position_ids, segments=flat.segments, use_cache=False
         ).logits[0]
         assert config["vocab_size"] == logits.shape[-1]
-        theirs = torch.nn.functional.cross_entropy(logits[:-1], sample.input_ids[0, 1:], reduction="sum")
+        theirs = torch.nn.functional.cross_entropy(logits[:-1], flat.input_ids[0, 1:], reduction="sum")
         torch.testing.assert_close(ours, theirs)
 
 

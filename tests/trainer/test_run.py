@@ -273,7 +273,7 @@ def test_an_unfinished_checkpoint_is_not_one(folder: Path, uninterrupted: list[f
 def test_a_damaged_checkpoint_is_named(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "whole" / "checkpoints" / "step-000004", tmp_path / "saved")
     (tmp_path / "saved" / ".metadata").unlink()
-    with pytest.raises(UserError, match=r"saved/\.metadata: cannot be loaded \(No such file"):
+    with pytest.raises(UserError, match=r"saved/\.metadata: cannot be read \(No such file"):
         run(changed(folder, out=str(tmp_path / "again"), resume=str(tmp_path / "saved")))
 
 

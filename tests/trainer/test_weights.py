@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,9 @@ from tests.trainer.checkpoints import FAMILIES, saved, vision_language
 from tests.trainer.shards_fixture import VOCAB, random_rows, write_corpus
 from tests.trainer.tiny_models import VOCABULARY, write_config
 from trainer import RunConfig, run
+from trainer.dry_run import foresee
 from trainer.model import Init, PackedModel, load_model
+from trainer.prepare import prepare
 from trainer.record import newest
 from trainer.saved import SavedModel
 
@@ -284,10 +287,14 @@ def test_a_weight_that_the_library_renames_is_not_mistaken_for_another(tmp_path:
 # The same in a whole run, where the model is sharded before it has weights.
 
 
+def config_of(source: Path, folder: Path, **more: object) -> RunConfig:
+    wishes: dict[str, object] = {"steps": 1, "rows_per_step": 1, "out": str(folder / "run"), **more}
+    return RunConfig(shards=str(folder / "packed"), model=str(source), **wishes)  # type: ignore[arg-type]
+
+
 def started(source: Path, folder: Path, **more: object) -> int:
     write_corpus(folder / "packed", rows=random_rows(4, seed=0))
-    wishes: dict[str, object] = {"steps": 1, "rows_per_step": 1, "out": str(folder / "run"), **more}
-    return run(RunConfig(shards=str(folder / "packed"), model=str(source), **wishes))  # type: ignore[arg-type]
+    return run(config_of(source, folder, **more))
 
 
 @pytest.mark.parametrize(
@@ -323,3 +330,25 @@ def test_a_run_on_an_incomplete_checkpoint_ends_before_a_weight_is_read(
     monkeypatch.setattr("trainer.tensor_file._read_into", lambda *_: pytest.fail("a tensor was read"))
     with pytest.raises(UserError, match=r"lacks 1 weights of its model, the first model\.norm\.weight"):
         started(source, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen3_next"])
+def test_a_run_that_goes_on_asks_neither_for_the_weights_it_began_with_nor_draws_others(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = saved(name, tmp_path, vocab_size=VOCAB)
+    wishes: dict[str, object] = {"steps": 3, "save_every": 2, "log_every": 1, "lr": 1e-2}
+    assert started(source, tmp_path, **wishes) == 0
+    whole = SavedModel(tmp_path / "run" / "checkpoints" / "step-000003")
+    expected = {key: whole.read(key) for key in whole.shapes}
+    shutil.rmtree(whole.checkpoint)
+    for file in source.glob("*.safetensors"):
+        file.unlink()
+    seen = dict(foresee(prepare(config_of(source, tmp_path, **wishes)), world=1))
+    assert "would go on after step 2 of 3" in seen["resume"]
+    (tmp_path / "run" / "check.json").unlink()  # so that it is proved again, on the weights that it goes on with
+    monkeypatch.setattr("trainer.tensor_file._read_into", lambda *_: pytest.fail("a tensor was read"))
+    assert started(source, tmp_path, **wishes) == 0
+    again = SavedModel(whole.checkpoint)
+    assert again.shapes.keys() == expected.keys()
+    assert all(torch.equal(again.read(key), value) for key, value in expected.items())

@@ -2,13 +2,13 @@
 
 start = choose(Path("runs/first"), step=12, given=None)
 start.said                                   # "checkpoints/step-000010, 1 update before what step 12 saw"
-model, units = load(start, prepared, ranks)
+model, units = load(start, Path("runs/first"), prepared, ranks)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -18,7 +18,6 @@ from packer.errors import UserError
 from trainer.checkpoint import verify
 from trainer.companions import CONFIG, FOLDER
 from trainer.config import Kernels
-from trainer.initial import initialise
 from trainer.model import PackedModel, plan_model, try_out
 from trainer.parallel import DTYPES, checkpoint_blocks, compute_in_float64, master_dtype, shard
 from trainer.prepare import Prepared
@@ -115,18 +114,18 @@ def _plan(start: Start, run: Path, prepared: Prepared, ranks: Ranks) -> tuple[Pa
             f"{start.checkpoint}: saved from another model than {source}: {differing[0]} differs",
             "restore the run's model/ folder, or name weights with --model",
         )
-    return model, SavedWeights(drawn=weights, saved=saved)
+    return model, SavedWeights(drawn=replace(weights, seed=None), saved=saved)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavedWeights:
-    """Those of a checkpoint, read a tensor at a time; each rank keeps its own rows. drawn: whose model they are put into, in place of what it would draw."""
+    """Those of a checkpoint, read a tensor at a time; each rank keeps its own rows. drawn: without a seed, whose model they are put into."""
 
     drawn: Random
     saved: SavedModel
     unused: tuple[str, ...] = ()
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        initialise(self.drawn.draft, self.drawn.blocks, seed=None, keep=lambda name, value: keep(targets[name], value))
+        self.drawn.fill(targets)
         for name in self.saved.shapes:
             keep(targets[name], self.saved.read(name))

@@ -1,6 +1,6 @@
 """`trainer run --check`: proof before the first step, on the very model that will be trained, or word of one that still holds.
 
-check_at_start(prepared, model, units, config_digest=digest, ranks=ranks, say=say)
+check_at_start(prepared, model, units, dtype=torch.bfloat16, config_digest=digest, ranks=ranks, say=say)
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The rows obey the format, their ids and lengths fit the model, the tokenizer is the model's, and the pass that batch making lays out says of windows
 whose boundaries are known what is true of them.
 
-    notes = contract(prepared, rows=[0, 17], embedding=4096, positions=32768)       # raises UserError
+    notes = contract(prepared, rows=[0, 17], embedding=4096, positions=32768, stops=[2])       # raises UserError
     layout_faults(batch, windows)                                                   # [] where all is right
 """
 

@@ -3,7 +3,7 @@
 Packed is our model with reference kernels, alone is the library's own model run on each example by itself; they agree to 1e-9, normwise per
 parameter. What the run's own kernels and dtype make of it is `trainer.check.equality_in_training`.
 
-    found = equality_in_float64(doubles, windows)
+    found = equality_in_float64(doubles, windows, device)
     found.max_grad_error, found.worst
 """
 
@@ -95,6 +95,7 @@ def equality_in_float64(doubles: Doubles, windows: Sequence[Window], device: tor
 
 
 def renumbered(window: Window, doubles: Doubles) -> Window:
+    """The window with the ids that its tokens have in a model cut to a smaller vocabulary."""
     if doubles.ids is None:
         return window
 

@@ -3,7 +3,7 @@
 It lies as check.json in the folder of the run that made it, and is looked for there and in the folders beside it. Weights have no part in it: what a
 layer may see does not depend on them.
 
-    key = proof_key(prepared, model, config_digest=digest, device=device)
+    key = proof_key(prepared, model, layers=model.layers, config_digest=digest, device=device)
     find_proof(prepared.folder, key, form="quick")       # the path of a check.json, or None
 """
 

@@ -3,7 +3,7 @@
 The checks know nothing of `PackedModel`: what they are shown may be the run's own sharded model, a float64 copy, a model of transformers as it
 stands, or one in which a test has planted a fault.
 
-    subject = packed_subject(model, ranks)
+    subject = packed_subject(model, ranks.device)
     hidden = subject.hidden(subject.batch([window.row]))
 """
 

@@ -49,6 +49,7 @@ class Window:
 
     @property
     def lengths(self) -> tuple[int, ...]:
+        """Tokens of each piece, in order; the pad is not among them."""
         return tuple(len(piece) for piece in self.pieces)
 
     @property

@@ -49,6 +49,7 @@ class Outcome:
 
     @property
     def equivalent(self) -> bool | None:
+        """None where there are too few seeds to say."""
         return None if self.verdict == "too few seeds" else self.verdict == "equivalent"
 
 

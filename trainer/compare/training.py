@@ -57,6 +57,7 @@ class Trained:
 
     @property
     def useful_per_s(self) -> float:
+        """Tokens of examples a second, over the steps that were timed."""
         return self.timed_tokens / self.timed_s
 
 

@@ -1,6 +1,6 @@
 """Counts the bytes of tensors that are alive, on any device, the meta device included: what an allocator would be asked for.
 
-    with Alive() as alive:
+    with Alive(known=[]) as alive:
         y = layer(x)
         stretch = alive.stretch()      # of what was made since the last one: how high it rose, what is left
 

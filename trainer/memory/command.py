@@ -1,12 +1,11 @@
 """`trainer plan` from its options to its exit status.
 
-status = plan({"model": "Qwen/Qwen3-0.6B", "capacity": 8192, "ranks": 8}, as_json=False)
+status = plan(PlanConfig(model="Qwen/Qwen3-0.6B", capacity=8192, ranks=8), as_json=False)
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 
 from packer.console import EXIT_NO
 from packer.unheard import cut_short
@@ -15,9 +14,9 @@ from trainer.memory.plan import make_plan
 from trainer.memory.report import plan_json, print_plan
 
 
-def plan(values: Mapping[str, object], *, as_json: bool) -> int:
-    """values: fields of PlanConfig. Returns 1 where memory was given and does not do, else 0."""
-    made = make_plan(PlanConfig(**values))  # type: ignore[arg-type]  # click has checked each option's type
+def plan(config: PlanConfig, *, as_json: bool) -> int:
+    """Prints the plan. Returns 1 where memory was given and does not do, else 0."""
+    made = make_plan(config)
     with cut_short():
         if as_json:
             sys.stdout.write(plan_json(made))

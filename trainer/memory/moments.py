@@ -41,6 +41,7 @@ class Setting:
 
     @property
     def mixed(self) -> bool:
+        """Whether weights are cast for the computation: it is then made of copies."""
         return self.compute != self.master
 
 
@@ -62,6 +63,7 @@ class Parts:
 
     @property
     def total(self) -> int:
+        """Bytes."""
         return (
             self.parameters
             + self.gradients

@@ -60,6 +60,8 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
+    """A decoder block in a pass."""
+
     forward: Phase
     backward: Phase
 

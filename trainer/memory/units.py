@@ -23,6 +23,7 @@ class Unit:
 
     @classmethod
     def of(cls, parameters: Iterable[Tensor]) -> Unit:
+        """The unit of these parameters."""
         return cls(shapes=tuple(tuple(parameter.shape) for parameter in parameters))
 
     @property
@@ -62,6 +63,7 @@ class Units:
 
     @classmethod
     def of(cls, model: PackedModel) -> Units:
+        """Each decoder block a unit, and the root with what is in none of them."""
         blocks = [list(block.parameters()) for block in model.blocks]
         inside = {id(parameter) for block in blocks for parameter in block}
         return cls(
@@ -72,6 +74,7 @@ class Units:
 
     @property
     def all(self) -> tuple[Unit, ...]:
+        """The blocks in order, then the root."""
         return (*self.blocks, self.root)
 
     @property

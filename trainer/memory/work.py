@@ -1,6 +1,6 @@
 """What a run would work through: steps and tokens from the shards' own counts, hours where a rate is given.
 
-work = work_of(config)
+work = work_of(config, prepared)
 work.steps, work.hours
 """
 

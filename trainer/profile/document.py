@@ -56,6 +56,7 @@ class Profile:
 
     @property
     def enqueue_s(self) -> float:
+        """Seconds a step that the CPU takes to ask for its operations, without what the profiler adds."""
         return enqueue_s(self.found, self.about)
 
     def to_json(self) -> str:

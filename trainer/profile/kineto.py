@@ -2,7 +2,7 @@
 
 with torch.profiler.profile(...) as profiler:
     ...
-events = events_of(profiler)
+events = events_of(profiler, device=device)
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -22,9 +21,9 @@ _SYNCS = 3
 _WIDEST = 120  # a table is not drawn wider than is read at a glance
 
 
-def print_profile(profile: Profile, console: Console | None = None) -> None:
+def print_profile(profile: Profile) -> None:
     """To standard output, in colour where that is a terminal."""
-    console = new_console() if console is None else console
+    console = new_console()
     if console.width > _WIDEST:
         console.width = _WIDEST
     for part in _parts(profile):

@@ -7,6 +7,7 @@ The parts are tensors that can be asked for their size; the peak is what the pro
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import sys
@@ -64,6 +65,7 @@ def storages(tensors: list[torch.Tensor]) -> int:
 
 def changes_of(work: Callable[[], None]) -> list[int]:
     """Bytes that `work` had of the allocator (and, negative, gave back), in order, as the profiler saw it in this thread."""
+    gc.collect()  # what is left of earlier models would be given back in the middle of it
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         work()
     changes = [

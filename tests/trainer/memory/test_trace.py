@@ -33,16 +33,15 @@ def source(name: str, folder: Path) -> str:
     return write_config(folder / name, config)
 
 
-def traced(name: str, folder: Path, mode: Checkpointing) -> Traced:
+def planned(name: str, folder: Path, dtype: torch.dtype) -> PackedModel:
     model, _ = plan_model(
-        source(name, folder),
-        init="random",
-        seed=0,
-        dtype=torch.float32,
-        kernels="reference",
-        device="cpu",
-        vocab_at_least=1,
+        source(name, folder), init="random", seed=0, dtype=dtype, kernels="reference", device="cpu", vocab_at_least=1
     )
+    return model
+
+
+def traced(name: str, folder: Path, mode: Checkpointing) -> Traced:
+    model = planned(name, folder, torch.float32)
     return trace(model, pass_of=PASS, kernels="reference", checkpointing=mode)
 
 
@@ -103,15 +102,7 @@ def test_less_is_kept_the_more_is_computed_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("mode", ["none", "selective", "full"])
 def test_every_family_can_be_traced_with_fused_kernels(name: str, mode: Checkpointing, tmp_path: Path) -> None:
-    model, _ = plan_model(
-        source(name, tmp_path),
-        init="random",
-        seed=0,
-        dtype=torch.bfloat16,
-        kernels="reference",
-        device="cpu",
-        vocab_at_least=1,
-    )
+    model = planned(name, tmp_path, torch.bfloat16)
     found = trace(model, pass_of=PASS, kernels="fused", checkpointing=mode)
     hidden = PASS.tokens * 64 * 2
     for block in found.blocks:
