@@ -18,6 +18,7 @@ from dataclasses import asdict
 import torch
 
 from packer.errors import UserError
+from trainer.alike import refuse_unlike
 from trainer.bad_steps import BadSteps
 from trainer.by_source import SourceWindow
 from trainer.config import RunConfig, warmup_steps
@@ -52,6 +53,7 @@ def run(config: RunConfig, *, quiet: bool = False) -> int:
         ranks.together(lambda: stack.enter_context(held(prepared.folder)) if ranks.first else None)
         found = ranks.together(lambda: find(prepared))
         digest = ranks.together(lambda: digest_of_config(prepared))
+        refuse_unlike(prepared, found, config_digest=digest, ranks=ranks)
         say = printer(ranks, quiet=quiet)
         if found is not None:
             saved = ranks.together(lambda: read_record(found))

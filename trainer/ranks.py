@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,10 @@ _Result = TypeVar("_Result")
 # interpreter is closing by then, the process dies of SIGABRT ("terminate called without an active exception"): 1 in 10 runs that end right after
 # a collective. The threads cannot be ended (leaving the group does not), so before closing they are given time, without the lock.
 _LET_GO_S = 0.2
+# What gloo and NCCL say where another process has left in the middle of a collective. Neither has an exception of its own for it.
+_LEFT = re.compile(
+    "connection closed by peer|connection reset by peer|broken pipe|remote process exited", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +146,14 @@ def start_ranks() -> Iterator[Ranks]:
     except UserError:
         together = True
         raise
+    except RuntimeError as error:
+        if dist.get_world_size() == 1 or not _LEFT.search(str(error)):
+            raise
+        raise UserError(
+            f"another rank ended while rank {dist.get_rank()} of {dist.get_world_size()} waited for it",
+            "the launcher's report names the rank that ended first, and how (exit code -9: killed, mostly for want of memory); mend that, and the "
+            "same command goes on from the last checkpoint",
+        ) from None
     finally:
         # Leaving a group waits for the others, who after any other error are not coming; the launcher ends them.
         if together or dist.get_world_size() == 1:
