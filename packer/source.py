@@ -15,6 +15,7 @@ from pathlib import Path
 import fsspec
 
 from packer.errors import UserError
+from packer.hub import look_for, silence
 from packer.network import first_line, unreachable
 from packer.readers import (
     COMPRESSED,
@@ -162,6 +163,7 @@ def _commit(name: str, revision: str | None) -> str | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
+        look_for(f"the data set {name}")
         return HfApi().dataset_info(name, revision=revision, timeout=10).sha or revision
     except HFValidationError:
         raise UserError(f"{name}: neither a file nor a hub name", _LOCAL_HINT) from None
@@ -209,7 +211,8 @@ def _read_hub(source: SourceSpec, columns: Collection[str]) -> Iterator[RawRow]:
             f"check the name, or `hf auth login`; {local_hint}",
         ) from None
     except unreachable() as error:
-        raise UserError(f"{where}: the hub cannot be reached ({first_line(error)})", local_hint) from None
+        why = silence() or f"the hub cannot be reached ({first_line(error)})"
+        raise UserError(f"{where}: {why}", local_hint) from None
     except (ValueError, datasets.exceptions.DatasetsError) as error:
         raise UserError(
             f"{where}: {first_line(error)}", "check --split and --revision against the data set's page"
