@@ -20,12 +20,14 @@ LOG_NAME = "build-log.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
-    """What made the tokens: the encoder and why it, and where tokenizer (empty: on the hub) and sources lay (absolute paths, addresses, hub names)."""
+    """What made the tokens: the encoder and why it, and where tokenizer (empty: on the hub) and sources lay (absolute paths, addresses, hub names).
+    not_read: lines about files of the sources' folders that are no data."""
 
     encoder: str
     encoder_reason: str
     tokenizer_path: str
     sources: tuple[str, ...]
+    not_read: tuple[str, ...] = ()
 
 
 def build_log(config: BuildConfig, provenance: Provenance, *, started: float, seconds: Mapping[str, float]) -> str:
@@ -54,10 +56,11 @@ def provenance_of(folder: Path) -> Provenance:
     except (OSError, ValueError):
         log = {}
     log = log if isinstance(log, dict) else {}
-    sources = log.get("sources")
+    sources, not_read = log.get("sources"), log.get("not_read")
     return Provenance(
         encoder=str(log.get("encoder", "")),
         encoder_reason=str(log.get("encoder_reason", "")),
         tokenizer_path=str(log.get("tokenizer_path", "")),
         sources=tuple(map(str, sources)) if isinstance(sources, list) else (),
+        not_read=tuple(map(str, not_read)) if isinstance(not_read, list) else (),
     )
