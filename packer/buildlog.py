@@ -21,7 +21,7 @@ LOG_NAME = "build-log.json"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
     """What made the tokens: the encoder and why it, and where tokenizer (empty: on the hub), chat template (empty: the tokenizer's own) and sources lay
-    (absolute paths, addresses, hub names).
+    (absolute paths, addresses, hub names). not_read: lines about files of the sources' folders that are no data.
     """
 
     encoder: str
@@ -29,6 +29,7 @@ class Provenance:
     tokenizer_path: str
     chat_template_path: str
     sources: tuple[str, ...]
+    not_read: tuple[str, ...] = ()
 
 
 def build_log(config: BuildConfig, provenance: Provenance, *, started: float, seconds: Mapping[str, float]) -> str:
@@ -57,11 +58,12 @@ def provenance_of(folder: Path) -> Provenance:
     except (OSError, ValueError):
         log = {}
     log = log if isinstance(log, dict) else {}
-    sources = log.get("sources")
+    sources, not_read = log.get("sources"), log.get("not_read")
     return Provenance(
         encoder=str(log.get("encoder", "")),
         encoder_reason=str(log.get("encoder_reason", "")),
         tokenizer_path=str(log.get("tokenizer_path", "")),
         chat_template_path=str(log.get("chat_template_path", "")),
         sources=tuple(map(str, sources)) if isinstance(sources, list) else (),
+        not_read=tuple(map(str, not_read)) if isinstance(not_read, list) else (),
     )

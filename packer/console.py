@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import re
 import sys
 import tomllib
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import click
 
+from packer.called import nearest_option
 from packer.errors import GateError, UserError
 from packer.unheard import Unheard
 from packer.wrong_use import nearest, told
@@ -126,7 +129,28 @@ class Commands(click.Group):
                 if near
                 else f"commands: {', '.join(self.list_commands(ctx))}",
             )
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        if found[1] is not None and not ctx.resilient_parsing and not {"--help", "-h"} & set(args):
+            refuse_unknown_variables(os.environ, f"{ctx.auto_envvar_prefix}_{name.upper()}_", found[1])
+        return found
+
+
+# A Kubernetes service called packer-build or trainer-run puts such variables into every container of its namespace.
+_OF_A_SERVICE = re.compile(r"SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?")
+
+
+def refuse_unknown_variables(environment: Mapping[str, str], prefix: str, command: click.Command) -> None:
+    """Raises UserError for a variable with a command's prefix that stands for none of its options: it would change nothing, in silence."""
+    known = {str(param.name).upper(): param for param in command.params if isinstance(param, click.Option)}
+    for variable in sorted(environment):
+        name = variable.removeprefix(prefix)
+        if name == variable or name in (*known, "HELP") or _OF_A_SERVICE.fullmatch(name):
+            continue
+        near = nearest_option(name, known)
+        raise UserError(
+            f"{variable} is set in the environment: no option has that name",
+            f"did you mean {prefix}{near}?" if near else "unset it, or name one of the options that --help lists",
+        )
 
 
 def cache_option(function: _Function) -> _Function:
@@ -196,12 +220,7 @@ def _load_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
                 "write the options at the top level of the file, without sections",
             )
         if name not in known:
-            shown = [str(option) for option, param in known.items() if not _is_hidden(param)]
-            near = nearest(name, shown)
-            raise UserError(
-                f"--config {path}: unknown key {key!r}",
-                f"did you mean {near}?" if near else f"keys: {', '.join(shown)}",
-            )
+            raise UserError(f"--config {path}: unknown key {key!r}", _hint_for_key(name, known.values()))
         if _is_hidden(known[name]):
             values[name] = str(value).lower()  # refused whatever it is, by the option itself
             continue
@@ -212,6 +231,14 @@ def _load_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
         else:
             values[name] = value if isinstance(value, bool | int | float) else str(value)
     ctx.default_map = {**(ctx.default_map or {}), **values}
+
+
+def _hint_for_key(name: str, params: Iterable[click.Parameter]) -> str:
+    options = {str(param.name): param for param in params if isinstance(param, click.Option)}
+    near = nearest_option(name, options)
+    if near is None:
+        return f"keys: {', '.join(option for option, param in options.items() if not param.hidden)}"
+    return f"nor is there {near}: {options[near].help}" if options[near].hidden else f"did you mean {near}?"
 
 
 def _is_hidden(param: click.Parameter) -> bool:

@@ -93,9 +93,10 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Foresight:
-    """probe: the probe conversation as it would be learnt; controls: texts of all control tokens. estimate: None, and `unknown` says why."""
+    """not_read: lines about what would be left out of folders. probe: the probe conversation as it would be learnt; controls: texts of all control tokens. estimate: None, and `unknown` says why."""
 
     sources: tuple[SourceSeen, ...]
+    not_read: tuple[str, ...]
     tokenizer: str
     vocabulary: int
     encoder: str
@@ -115,6 +116,7 @@ def foresee(config: BuildConfig) -> Foresight:
     estimate, unknown = _estimate(config, found.sources, seen, sample)
     return Foresight(
         sources=seen,
+        not_read=found.not_read,
         tokenizer=found.tokenizer.name,
         vocabulary=found.tokenizer.vocab_size,
         encoder=f"{found.encoder.name} ({found.encoder.reason})",

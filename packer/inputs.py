@@ -30,7 +30,8 @@ from packer.tokenizer import Tokenizer, load_tokenizer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """Everything that decides the bytes, found and checked before anything is written. stamps: of each source's file, taken before its digest."""
+    """Everything that decides the bytes, found and checked before anything is written. stamps: of each source's file, taken before its digest.
+    not_read: lines about what is left out of folders."""
 
     sources: tuple[SourceSpec, ...]
     entries: tuple[Source, ...]
@@ -39,13 +40,15 @@ class Inputs:
     renderer: Renderer
     encoder: Chosen
     stamps: tuple[tuple[int, ...], ...]
+    not_read: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What the names in the options stand for, and what would turn their rows into tokens."""
+    """What the names in the options stand for, and what would turn their rows into tokens. not_read: lines about what is left out of folders."""
 
     sources: tuple[SourceSpec, ...]
+    not_read: tuple[str, ...]
     tokenizer: Tokenizer
     template: ChatTemplate
     renderer: Renderer
@@ -54,9 +57,10 @@ class Found:
 
 def find(config: BuildConfig) -> Found:
     """Finds sources, tokenizer and template, and holds the template against the probe conversation; of the sources no more than a first row is read."""
-    found = sources.open_sources(
+    opened = sources.open_sources(
         config.sources, split=config.split, eval_split=config.eval_split, revision=config.revision
     )
+    found = opened.sources
     tokenizer = load_tokenizer(config.tokenizer)
     if config.chat_template is not None:
         try:
@@ -88,7 +92,14 @@ def find(config: BuildConfig) -> Found:
     _keep_apart(config, tokenizer, found)
     chosen = choose_encoder(config.encoder, tokenizer.backend)
     tokenizer.use(chosen.encoder)
-    return Found(sources=tuple(found), tokenizer=tokenizer, template=chat_template, renderer=renderer, encoder=chosen)
+    return Found(
+        sources=found,
+        not_read=opened.not_read,
+        tokenizer=tokenizer,
+        template=chat_template,
+        renderer=renderer,
+        encoder=chosen,
+    )
 
 
 def resolve(config: BuildConfig) -> Inputs:
@@ -114,6 +125,7 @@ def resolve(config: BuildConfig) -> Inputs:
         renderer=found.renderer,
         encoder=found.encoder,
         stamps=stamps,
+        not_read=found.not_read,
     )
 
 
@@ -188,6 +200,7 @@ def provenance(config: BuildConfig, inputs: Inputs) -> Provenance:
         tokenizer_path=str(inputs.tokenizer.folder.resolve()) if Path(config.tokenizer).is_dir() else "",
         chat_template_path=str(config.chat_template.resolve()) if config.chat_template else "",
         sources=tuple(_where(spec) for spec in inputs.sources),
+        not_read=inputs.not_read,
     )
 
 

@@ -45,6 +45,8 @@ def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
     progress = progress or Progress()
     started = time.time()
     inputs = resolve(config)
+    for line in inputs.not_read:
+        progress.say(line)
     for spec in inputs.sources:
         progress.detail(
             f"source: {spec.file or f'{spec.name} (split {spec.split}, revision {spec.revision})'} × {spec.weight}"

@@ -57,6 +57,8 @@ def _sources(console: Console, seen: Foresight) -> None:
     if (more := len(seen.sources) - _SOURCES_SHOWN) > 0:
         rest = seen.sources[_SOURCES_SHOWN:]
         _line(console, f"and {more:,} more, {_bytes(sum(one.bytes or 0 for one in rest))}")
+    for line in seen.not_read:
+        _line(console, line)
     console.print()
 
 

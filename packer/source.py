@@ -1,7 +1,7 @@
 """Where conversations come from: files (here, or at an address such as s3://), or a data set on the hub (by `datasets`, and only here).
 
-sources = open_sources([("chats.jsonl", Fraction(1)), ("s3://bucket/more/*.parquet", Fraction(1, 2))], split=None, eval_split=None, revision=None)
-for row in read(sources[0], columns={"messages"}): ...
+opened = open_sources([("chats.jsonl", Fraction(1)), ("s3://bucket/more/*.parquet", Fraction(1, 2))], split=None, eval_split=None, revision=None)
+for row in read(opened.sources[0], columns={"messages"}): ...
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pathlib import Path
 
 import fsspec
 
+from packer.data_files import are_packed, data_files
 from packer.errors import UserError
+from packer.hub import look_for, silence
 from packer.network import first_line, unreachable
 from packer.readers import (
     COMPRESSED,
@@ -51,13 +53,22 @@ class SourceSpec:
     is_eval: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """What the names on the command line stand for, in the order given. not_read: a line for each folder that also has files which are no data."""
+
+    sources: tuple[SourceSpec, ...]
+    not_read: tuple[str, ...]
+
+
 def open_sources(
     names: Sequence[tuple[str, Fraction]], *, split: str | None, eval_split: str | None, revision: str | None
-) -> list[SourceSpec]:
-    """What the names on the command line stand for, in the order given; raises UserError for one that is neither a file nor a hub name."""
+) -> Opened:
+    """Raises UserError for a name that is neither a file nor a hub name."""
     sources: list[SourceSpec] = []
+    not_read: list[str] = []
     for name, weight in names or [(DEFAULT_DATASET, Fraction(1))]:
-        if (files := _files(name)) is not None:
+        if (files := _files(name, not_read)) is not None:
             if eval_split or revision or split:
                 option = "--eval-split" if eval_split else "--revision" if revision else "--split"
                 raise UserError(
@@ -77,17 +88,17 @@ def open_sources(
             f"{twice[0].file or twice[0].name}: named twice",
             "give it once; --mix NAME=2 takes two copies of each conversation",
         )
-    return sources
+    return Opened(sources=tuple(sources), not_read=tuple(not_read))
 
 
 def _same(a: SourceSpec, b: SourceSpec) -> bool:
     return replace(a, weight=b.weight) == b
 
 
-def _files(name: str) -> list[str] | None:
-    """The files that a name stands for; None where it can only be a hub name."""
+def _files(name: str, not_read: list[str]) -> list[str] | None:
+    """The files that a name stands for; None where it can only be a hub name. Adds a line to `not_read` for what is left out of a folder."""
     if "://" in name:
-        return _remote_files(name)
+        return _remote_files(name, not_read)
     if not name:
         raise UserError("a data set has no name: '' was given", _LOCAL_HINT)
     path = Path(name).expanduser()
@@ -100,7 +111,8 @@ def _files(name: str) -> list[str] | None:
     if path.is_file():
         return [_readable(str(path))]
     if path.is_dir():
-        return _of_kind(name, [str(file) for file in path.rglob("*") if file.is_file() and not _hidden(file, path)])
+        names = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
+        return [str(path / file) for file in _of_folder(name, names, not_read)]
     if any(character in name for character in "*?["):
         found = sorted(
             str(file)
@@ -119,18 +131,32 @@ def _files(name: str) -> list[str] | None:
     return None
 
 
-def _hidden(file: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+def _of_folder(name: str, files: Sequence[str], not_read: list[str]) -> list[str]:
+    """Those of a folder's files that are data."""
+    if are_packed(files):
+        raise UserError(
+            f"{name}: rows that are packed already, not chats",
+            "name the chats that they were built from; `packer repack` makes other rows of them",
+        )
+    found = data_files(files, kind_of)
+    if not found.read:
+        also = f" but {found.named}" if found.left_out else ""
+        raise UserError(f"{name}: no {', '.join(SUFFIXES)} file there{also}", _LOCAL_HINT)
+    if found.left_out:
+        not_read.append(f"not read in {name}: {found.named}")
+    return list(found.read)
 
 
-def _remote_files(name: str) -> list[str]:
+def _remote_files(name: str, not_read: list[str]) -> list[str]:
     protocol = name.split("://", 1)[0]
     try:
         system, path = fsspec.url_to_fs(name)
         if any(character in path for character in "*?["):
             found = system.glob(path)
         elif system.isdir(path):
-            found = system.find(path)
+            root = f"{path.rstrip('/')}/"
+            below = {file.removeprefix(root): file for file in system.find(path)}
+            found = [below[file] for file in _of_folder(name, list(below), not_read)]
         else:
             found = [path]
     except (ImportError, ValueError) as error:
@@ -163,6 +189,7 @@ def _commit(name: str, revision: str | None) -> str | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
+        look_for(f"the data set {name}")
         return HfApi().dataset_info(name, revision=revision, timeout=10).sha or revision
     except HFValidationError:
         raise UserError(f"{name}: neither a file nor a hub name", _LOCAL_HINT) from None
@@ -210,7 +237,8 @@ def _read_hub(source: SourceSpec, columns: Collection[str]) -> Iterator[RawRow]:
             f"check the name, or `hf auth login`; {local_hint}",
         ) from None
     except unreachable() as error:
-        raise UserError(f"{where}: the hub cannot be reached ({first_line(error)})", local_hint) from None
+        why = silence() or f"the hub cannot be reached ({first_line(error)})"
+        raise UserError(f"{where}: {why}", local_hint) from None
     except (ValueError, datasets.exceptions.DatasetsError) as error:
         raise UserError(
             f"{where}: {first_line(error)}", "check --split and --revision against the data set's page"

@@ -22,6 +22,7 @@ import numpy as np
 from packer.digest import digest_files
 from packer.encoders import Encoder, Flat, Reference
 from packer.errors import UserError
+from packer.hub import look_for, silence
 from packer.network import first_line, unreachable
 from packer.types import Int32Array, Int64Array
 
@@ -223,17 +224,20 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def _download(name: str) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     hint = "give a folder that holds its tokenizer.json: packer build --tokenizer path/to/tokenizer …"
     try:
+        if not isinstance(try_to_load_from_cache(name, "tokenizer.json"), str):
+            look_for(f"the tokenizer of {name}")
         return Path(snapshot_download(name, allow_patterns=list(_FILES)))
     except HFValidationError as error:
         raise UserError(f"--tokenizer {name}: neither a folder nor a hub name ({first_line(error)})", hint) from None
     except unreachable() as error:
         raise UserError(
-            f"--tokenizer {name}: the hub cannot be reached, or has no such model ({first_line(error)})", hint
+            f"--tokenizer {name}: {silence() or f'the hub cannot be reached, or has no such model ({first_line(error)})'}",
+            hint,
         ) from None
 
 

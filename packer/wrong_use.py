@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+from packer.called import nearest_option
 from packer.errors import UserError
 
 
@@ -23,8 +24,10 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def no_such_choice(option: str, value: str, words: Sequence[str]) -> UserError:
-    """The error for a word that is none of an option's, with the nearest or all of them."""
-    near = nearest(value, words)
+    """The error for a word that is none of an option's, with the nearest, or all of them where no one word is (fp16: bf16 or fp64?)."""
+    close = difflib.get_close_matches(value, words, n=2, cutoff=0.6)
+    alike = [difflib.SequenceMatcher(None, value, word).ratio() for word in close]
+    near = close[0] if len(set(alike)) == len(alike) > 0 else None
     return UserError(
         f"{option} {value}: no such choice",
         f"did you mean {option} {near}?" if near else f"choices: {', '.join(words)}",
@@ -36,12 +39,14 @@ def told(error: click.UsageError) -> tuple[str, str]:
     path = error.ctx.command_path if error.ctx else "this command"
     see = f"see {path} --help"
     if isinstance(error, click.NoSuchOption):
-        for hidden in _options(error.ctx, hidden=True):
-            # What --help does not show is refused, and its help says why: --no-packing and --tensor-parallel-size are answered as well.
-            if hidden.opts[0].lstrip("-") in error.option_name:
-                return f"{path}: no option {error.option_name}", f"nor is there {hidden.opts[0]}: {hidden.help}"
-        names = [name for option in _options(error.ctx) for name in (*option.opts, *option.secondary_opts)]
-        near = nearest(error.option_name, names)
+        offered = _options(error.ctx)
+        refused = {name: option for option in _options(error.ctx, hidden=True) for name in option.opts}
+        # What --help does not show is refused, and its help says why: --no-packing and --tensor-parallel-size are answered as well.
+        near = next((name for name in refused if name.lstrip("-") in error.option_name), None) or nearest_option(
+            error.option_name, [name for o in offered for name in (*o.opts, *o.secondary_opts)] + list(refused)
+        )
+        if near in refused:
+            return f"{path}: no option {error.option_name}", f"nor is there {near}: {refused[near].help}"
         return f"{path}: no option {error.option_name}", f"did you mean {near}?" if near else see
     if isinstance(error, click.BadOptionUsage):
         if "not take" in error.message:

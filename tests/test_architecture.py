@@ -27,6 +27,7 @@ SHARED = {
     "unheard",
     "wrong_use",
     "completion",
+    "hub",
 }
 PURE = (
     "plan",
@@ -64,7 +65,13 @@ PURE_OF_PROFILE = (
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
     "fsspec": {"packer/source.py", "packer/readers.py", "packer/store.py"},
-    "huggingface_hub": {"packer/source.py", "packer/tokenizer.py", "trainer/source.py", "trainer/library.py"},
+    "huggingface_hub": {
+        "packer/hub.py",
+        "packer/source.py",
+        "packer/tokenizer.py",
+        "trainer/source.py",
+        "trainer/library.py",
+    },
     "tokenizers": {"packer/tokenizer.py", "packer/encoders.py"},
     "splintr": {"packer/encoders.py"},
     "fastokens": {"packer/encoders.py"},

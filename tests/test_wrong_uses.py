@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import packer
+from packer.called import _HERE
 from packer.cli import main as packer_main
 from packer.config import BuildConfig
 from packer.console import Commands
@@ -42,6 +43,9 @@ PACKER = [
     ((*BUILD, "--force=yes"), "--force: takes no value", "write --force alone"),
     ((*BUILD, "--no-token-stor"), "packer build: no option --no-token-stor", "did you mean --no-token-store?"),
     ((*BUILD, "-x"), "packer build: no option -x", "see packer build --help"),
+    ((*BUILD, "--max-seq-length", "4096"), "packer build: no option --max-seq-length", "did you mean --capacity?"),
+    ((*BUILD, "--num_proc", "4"), "packer build: no option --num_proc", "did you mean --workers?"),
+    ((*BUILD, "--config", "elsewhere.toml"), "--config elsewhere.toml: unknown key 'sequence_len'", "did you mean capacity?"),
     ((*BUILD, "--quiet", "--verbose"), "--quiet and --verbose were both given", "give one of them"),
     ((*BUILD, "-v", "-q"), "--quiet and --verbose were both given", "give one of them"),
     ((*BUILD, "-o", ""), "--out: no folder was given", "write one behind it: -o data/packed"),
@@ -71,6 +75,7 @@ PACKER = [
     (("repack", "packed", "-o", "x", "--capacity", "64", "--strategy", "bdf"), "--strategy bdf: no such choice", "did you mean --strategy bfd?"),
 ]  # fmt: skip
 
+TENSOR = "nor is there --tensor-parallel: each layer would be cut over ranks, and its kernels are not told how; for a large model: more ranks (each holds its share of weights, gradients and optimiser), --cpu-offload"
 TRAINER = [
     (("runn",), "trainer: no command 'runn'", "did you mean trainer run?"),
     (("run",), "trainer run: no --shards was given", "`trainer run --help` has an example"),
@@ -93,8 +98,16 @@ TRAINER = [
     ((*RUN, "--rows-per-step", "0"), "--rows-per-step 0: less than 1", "give a number of at least 1"),
     ((*RUN, "--row-per-step", "2"), "trainer run: no option --row-per-step", "did you mean --rows-per-step?"),
     ((*RUN, "--no-packing"), "trainer run: no option --no-packing", "nor is there --packing: rows are packed when they are built, always; `packer stats` says how full they are"),
-    ((*RUN, "--tensor-parallel-size", "4"), "trainer run: no option --tensor-parallel-size", "nor is there --tensor-parallel: each layer would be cut over ranks, and its kernels are not told how; for a large model: more ranks (each holds its share of weights, gradients and optimiser), --cpu-offload"),
+    ((*RUN, "--tensor-parallel-size", "4"), "trainer run: no option --tensor-parallel-size", TENSOR),
+    ((*RUN, "--tp", "2"), "trainer run: no option --tp", TENSOR),
     ((*RUN, "--packin-rows", "64"), "trainer run: no option --packin-rows", "did you mean --skip-rows?"),
+    ((*RUN, "--learning-rte", "1e-5"), "trainer run: no option --learning-rte", "did you mean --lr?"),
+    ((*RUN, "--learning_rate", "1e-5"), "trainer run: no option --learning_rate", "did you mean --lr?"),
+    ((*RUN, "--gradient_checkpointing"), "trainer run: no option --gradient_checkpointing", "did you mean --activation-checkpointing?"),
+    ((*RUN, "--use-liger"), "trainer run: no option --use-liger", "did you mean --kernels?"),
+    ((*RUN, "--config", "rte.toml"), "--config rte.toml: unknown key 'learning_rte'", "did you mean lr?"),
+    ((*RUN, "--config", "section.toml"), "--config section.toml: unknown section [optim]", "write the options at the top level of the file, without sections"),
+    ((*RUN, "--dtype", "fp16"), "--dtype fp16: no such choice", "choices: auto, bf16, fp32, fp64"),
     ((*RUN, "--compile=1"), "--compile: takes no value", "write --compile alone"),
     ((*RUN, "--no-compil"), "trainer run: no option --no-compil", "did you mean --no-compile?"),
     ((*RUN, "more"), "trainer run: takes no further argument: more", "see trainer run --help"),
@@ -125,6 +138,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("twice", "seed = 1\nseed = 2"),
         ("lr", 'lr = "fast"'),
         ("rows", "rows_per_steps = 3"),
+        ("elsewhere", "sequence_len = 4096"),
+        ("rte", "learning_rte = 1e-5"),
+        ("section", "[optim]\nlr = 1e-5"),
     ):
         (path / f"{name}.toml").write_text(f"{text}\n")
     return path
@@ -146,6 +162,57 @@ def test_a_wrong_value_of_the_environment_is_told_alike(variable: str) -> None:
     option = "strategy" if "STRATEGY" in variable else "capacity"
     assert result.stderr.splitlines()[0].startswith(f"error: --{option} optimum: ")
     assert result.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("TRAINER_RUN_LRR", "did you mean TRAINER_RUN_LR?"),
+        ("TRAINER_RUN_LEARNING_RATE", "did you mean TRAINER_RUN_LR?"),
+        ("TRAINER_RUN_ROWS_PER_STEPS", "did you mean TRAINER_RUN_ROWS_PER_STEP?"),
+        ("TRAINER_RUN_ZZZ", "unset it, or name one of the options that --help lists"),
+    ],
+)
+def test_a_variable_that_is_no_options_is_refused_and_not_ignored(variable: str, hint: str) -> None:
+    result = CliRunner().invoke(trainer_main, list(RUN), prog_name="trainer", env={variable: "1"})
+    assert result.stderr == f"error: {variable} is set in the environment: no option has that name\nhint: {hint}\n"
+    assert result.exit_code == 2
+
+
+def test_variables_of_others_and_of_other_commands_are_left_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    others = {
+        "TRAINER_COMPARE_SEEDS": "3",
+        "TRAINER_RUNNER": "x",
+        "TRAINER_RUN_SERVICE_HOST": "10.0.0.7",
+        "TRAINER_RUN_PORT_29500_TCP_ADDR": "10.0.0.7",
+        "TRAINER_RUN_SEED": "7",
+    }
+    result = CliRunner().invoke(trainer_main, [*RUN, "--dry-run"], prog_name="trainer", env=others)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "seed = 7\n" in result.stdout
+    help_of_it = CliRunner().invoke(trainer_main, ["run", "--help"], env={"TRAINER_RUN_LRR": "1"})
+    assert help_of_it.exit_code == 0
+
+
+def test_keys_that_are_only_there_to_be_refused_are_not_offered(tmp_path: Path) -> None:
+    (tmp_path / "z.toml").write_text("zzzz = 1\n")
+    result = CliRunner().invoke(trainer_main, [*RUN, "--config", str(tmp_path / "z.toml")])
+    assert "hint: keys: shards, " in result.stderr
+    assert "tokenizer_check" in result.stderr
+    assert "lora" not in result.stderr
+
+
+def test_every_name_from_elsewhere_leads_to_an_option_that_there_is() -> None:
+    ours = {
+        option.lstrip("-")
+        for command in (packer_main.commands["build"], trainer_main.commands["run"])  # type: ignore[attr-defined]
+        for param in command.params
+        for option in param.opts
+    }
+    assert set(_HERE.values()) <= ours
 
 
 def unheard(arguments: list[str], cwd: Path, stream: str = "stderr") -> subprocess.CompletedProcess[str]:

@@ -222,5 +222,7 @@ def _publish(temporary: Path, final: Path, note: str) -> None:
     sync_folder(temporary)
     if final.is_dir() and not (final / RECORD).is_file():
         shutil.rmtree(final)  # somebody took its record away: no run can go on from it
+    elif not final.is_dir():
+        final.unlink(missing_ok=True)  # a file, or a link to nowhere, under a checkpoint's name
     temporary.rename(final)
     sync_folder(final.parent)

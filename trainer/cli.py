@@ -50,6 +50,7 @@ def run(dry_run: bool, quiet: bool, verbose: bool, **values: object) -> int:
     config = RunConfig(**values)  # type: ignore[arg-type]  # click has checked each option's type
     if dry_run:
         return _dry_run(config)
+    hold_shards(config.shards)
     from trainer.loop import run as run_loop
     from trainer.say import let_libraries_speak
 

@@ -15,6 +15,7 @@ import click
 
 from packer.console import EXIT_INTERRUPTED, EXIT_WRONG_USE, Commands, printable
 from packer.errors import UserError
+from packer.hub import hush
 from packer.wrong_use import told
 
 _RANK_0_SPEAKS_S = 10
@@ -35,6 +36,7 @@ class RankCommands(Commands):
         rank = os.environ.get("RANK", "0")
         if not standalone_mode or rank == "0":
             return super().main(args, prog_name, complete_var, standalone_mode, **extra)
+        hush()
         try:
             status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except (UserError, click.ClickException) as error:

@@ -6,7 +6,7 @@ Every rank makes the same number of passes: places that the rows do not fill hol
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -24,7 +24,7 @@ from trainer.step import loss_of
 
 
 class Evaluation:
-    """The eval rows and how to read them; `loss` may be called any number of times, and holds each shard against its digest the first time."""
+    """The eval rows and how to read them; `losses` may be called any number of times, and holds each shard against its digest the first time."""
 
     def __init__(self, corpus: Corpus, *, shape: Shape, ranks: Ranks) -> None:
         self.supervised = int(corpus.column("num_supervised").sum())
@@ -43,12 +43,14 @@ class Evaluation:
         self._weights = places < len(corpus)
         self._rows = np.where(self._weights, places, 0)
 
-    def loss(self, model: nn.Module, units: Sequence[FSDPModule]) -> float:
-        """Σ cross-entropy ÷ targets of all eval rows; every rank calls it. Raises UserError on a row or shard that is damaged."""
-        return self.losses(model, units)[0]
+    def losses(
+        self, model: nn.Module, units: Sequence[FSDPModule], *, wish: Callable[[], int] = lambda: 0
+    ) -> tuple[float, BySource | None] | None:
+        """Σ cross-entropy ÷ targets of all eval rows, and the same by source (None where there is one source); every rank calls it.
 
-    def losses(self, model: nn.Module, units: Sequence[FSDPModule]) -> tuple[float, BySource | None]:
-        """`loss`, and the same by source; None where there is one source."""
+        wish: asked before each pass; once it is not 0 on some rank, nothing more is computed, and there is no result: None. Raises UserError on a row
+        or shard that is damaged.
+        """
         ranks, apart = self._ranks, self._shape.sources
         self._check.touch(np.arange(len(self._corpus)))
         self._corpus.ahead(range(len(self._corpus.info.shards)))
@@ -68,7 +70,15 @@ class Evaluation:
                         pin=ranks.device.type == "cuda",
                         sources=self._sources,
                     )
-                    batch = ranks.together(read).to(ranks.device)
+                    error, batch = None, None
+                    try:
+                        batch = read()
+                    except UserError as raised:
+                        error = raised
+                    if ranks.agree(error=error, signal=wish()):
+                        return None
+                    assert batch is not None  # agree has raised where there is none
+                    batch = batch.to(ranks.device)
                     total += loss_of(model, batch, each)
                     if each is not None and batch.by_source is not None:
                         sums += sums_by_source(each, batch)

@@ -18,6 +18,7 @@ from dataclasses import asdict
 import torch
 
 from packer.errors import UserError
+from trainer.alike import refuse_unlike
 from trainer.bad_steps import BadSteps
 from trainer.by_source import SourceWindow
 from trainer.config import RunConfig, warmup_steps
@@ -52,6 +53,7 @@ def run(config: RunConfig, *, quiet: bool = False) -> int:
         ranks.together(lambda: stack.enter_context(held(prepared.folder)) if ranks.first else None)
         found = ranks.together(lambda: find(prepared))
         digest = ranks.together(lambda: digest_of_config(prepared, resumed=found is not None))
+        refuse_unlike(prepared, found, config_digest=digest, ranks=ranks)
         say = printer(ranks, quiet=quiet)
         if found is not None:
             saved = ranks.together(lambda: read_record(found))
@@ -141,7 +143,13 @@ class _Loop:
                     if wish:
                         self._stop(wish, step)
                         return 128 + wish
-                    self._between(step + 1, evaluation, check)
+                    if wish := self._between(step + 1, evaluation, check, interrupts):
+                        name = signal.Signals(wish).name
+                        self.say(
+                            "stopped",
+                            f"{name} after all {self.steps:,} steps, which are saved, and before the last evaluation",
+                        )
+                        return 128 + wish
         except UserError as error:
             # An error within a step may be this rank's alone: the others are in the middle of it, and nothing can be done together.
             if not self.within_step:
@@ -229,32 +237,41 @@ class _Loop:
             "--warmup, or leave rows out with --skip-rows, and go on from the last checkpoint",
         )
 
-    def _between(self, done: int, evaluation: Evaluation | None, check: ShardCheck) -> None:
-        """What is due after `done` steps besides training: none of it counts in the rates."""
-        config, began, last = self.config, time.perf_counter(), done == self.steps
-        if evaluation is not None and (last or (config.eval_every and done % config.eval_every == 0)):
-            graphs = graphs_compiled()
-            loss, found = evaluation.losses(self.ready.model, self.ready.units)
-            if not self.evaluated:
-                self.window.expect(graphs_compiled() - graphs)
-            self.evaluated = True
-            supervised = evaluation.supervised
-            more = {} if found is None else {"eval_loss_by_source": found.loss}
-            self._write(
-                lambda file: file.add_eval(step=done, eval_loss=loss, eval_supervised_tokens=supervised, **more)
-            )
-            self.trackers.log({"eval_loss": loss, "eval_supervised_tokens": supervised, **more}, step=done)
-            self.say(
-                "", f"step {done}/{self.steps}  eval loss {loss:.4f} over {evaluation.supervised:,} supervised tokens"
-            )
+    def _between(self, done: int, evaluation: Evaluation | None, check: ShardCheck, interrupts: Interrupts) -> int:
+        """What is due after `done` steps besides training: none of it counts in the rates. Returns the signal that kept the last evaluation from being
+        made, else 0."""
+        config, began, last, wish = self.config, time.perf_counter(), done == self.steps, 0
         if last:
             self.ranks.together(check.finish)
+        # Before the evaluation, which may take longer than a signal gives: what is saved need not be made again.
         if last or (config.save_every and done % config.save_every == 0):
             self._refuse_non_finite()
             self.keeper.save(done)
+        if evaluation is not None and (last or (config.eval_every and done % config.eval_every == 0)):
+            made = self._evaluate(done, evaluation, interrupts)
+            if last and not made:
+                wish = self.ranks.agree(signal=interrupts.signal)
         if last:
             self.keeper.wait()
         self.window.skip(time.perf_counter() - began)
+        return wish
+
+    def _evaluate(self, done: int, evaluation: Evaluation, interrupts: Interrupts) -> bool:
+        """Whether it came to its end; a signal ends it before."""
+        graphs = graphs_compiled()
+        result = evaluation.losses(self.ready.model, self.ready.units, wish=lambda: interrupts.signal)
+        if result is None:
+            return False
+        loss, found = result
+        if not self.evaluated:
+            self.window.expect(graphs_compiled() - graphs)
+        self.evaluated = True
+        supervised = evaluation.supervised
+        more = {} if found is None else {"eval_loss_by_source": found.loss}
+        self._write(lambda file: file.add_eval(step=done, eval_loss=loss, eval_supervised_tokens=supervised, **more))
+        self.trackers.log({"eval_loss": loss, "eval_supervised_tokens": supervised, **more}, step=done)
+        self.say("", f"step {done}/{self.steps}  eval loss {loss:.4f} over {supervised:,} supervised tokens")
+        return True
 
     def _stop(self, wish: int, step: int) -> None:
         name = signal.Signals(wish).name

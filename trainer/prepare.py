@@ -228,8 +228,8 @@ def describe(prepared: Prepared, *, world: int) -> list[tuple[str, str]]:
         )
     if prepared.eval_corpus is not None:
         other = prepared.eval_corpus
-        when = f"every {config.eval_every:,} steps and at the end" if config.eval_every else "at the end"
-        lines.append(("eval", f"{other.name} ({other.split}): {len(other):,} rows, {when}"))
+        when = f"every {_count(config.eval_every, 'step')} and at the end" if config.eval_every else "at the end"
+        lines.append(("eval", f"{other.name} ({other.split}): {_count(len(other), 'row')}, {when}"))
     return lines
 
 

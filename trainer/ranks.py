@@ -12,10 +12,12 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar, cast
 
 import torch
@@ -28,6 +30,12 @@ _Result = TypeVar("_Result")
 # interpreter is closing by then, the process dies of SIGABRT ("terminate called without an active exception"): 1 in 10 runs that end right after
 # a collective. The threads cannot be ended (leaving the group does not), so before closing they are given time, without the lock.
 _LET_GO_S = 0.2
+# 54 GB of weights take 15 hours at 1 MB/s.
+_FETCH_PATIENCE = timedelta(days=2)
+# What gloo and NCCL say where another process has left in the middle of a collective. Neither has an exception of its own for it.
+_LEFT = re.compile(
+    "connection closed by peer|connection reset by peer|broken pipe|remote process exited", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +83,10 @@ class Ranks:
         self.agree(error=error)
         return result
 
+    def patiently(self, function: Callable[[], _Result]) -> _Result:
+        """`together`, where a rank or a machine may take hours longer than another: to fetch weights or shards. Elsewhere half an hour of waiting is an error."""
+        return self.apart(patience=_FETCH_PATIENCE).together(function)
+
     def gather(self, values: list[float]) -> torch.Tensor:
         """Host numbers of all ranks: float64 [world, len(values)]."""
         table = torch.zeros(self.world, len(values), dtype=torch.float64)
@@ -91,9 +103,10 @@ class Ranks:
         dist.all_gather_object(every, value, group=self.group)
         return cast("list[_Result]", every)
 
-    def apart(self) -> Ranks:
-        """The same ranks talking over a group of their own, on the host: for a thread, whose words must not mix with the main thread's. All call it."""
-        return dataclasses.replace(self, group=dist.new_group(backend="gloo"))
+    def apart(self, *, patience: timedelta | None = None) -> Ranks:
+        """The same ranks talking over a group of their own, on the host: for a thread, whose words must not mix with the main thread's. All call it.
+        patience: how long one waits there for another; None: torch's default."""
+        return dataclasses.replace(self, group=dist.new_group(backend="gloo", timeout=patience))
 
     def barrier(self) -> None:
         """Returns once every rank is here."""
@@ -141,6 +154,14 @@ def start_ranks() -> Iterator[Ranks]:
     except UserError:
         together = True
         raise
+    except RuntimeError as error:
+        if dist.get_world_size() == 1 or not _LEFT.search(str(error)):
+            raise
+        raise UserError(
+            f"another rank ended while rank {dist.get_rank()} of {dist.get_world_size()} waited for it",
+            "the launcher's report names the rank that ended first, and how (exit code -9: killed, mostly for want of memory); mend that, and the "
+            "same command goes on from the last checkpoint",
+        ) from None
     finally:
         # Leaving a group waits for the others, who after any other error are not coming; the launcher ends them.
         if together or dist.get_world_size() == 1:

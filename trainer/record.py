@@ -127,6 +127,9 @@ def read_record(checkpoint: Path) -> Record:
         kind, value = kinds.get(str(each.type), dict), getattr(found, each.name)
         if type(value) is not kind:
             raise UserError(f"{path}: not readable ({each.name} is {value!r})", _REMOVE)
+    if not (0 <= found.step <= found.steps and 0 <= found.skipped <= found.step):
+        said = f"step {found.step} of {found.steps}, {found.skipped} skipped"
+        raise UserError(f"{path}: not readable ({said})", _REMOVE)
     return found
 
 

@@ -29,6 +29,10 @@ def check_tokenizer(prepared: Prepared, *, fetch: bool) -> list[tuple[str, str]]
         return [("note", "--no-tokenizer-check: the model's tokenizer was not held against that of the shards")]
     made = prepared.corpus.fetch("tokenizer")
     ours = model_file(prepared.model, "tokenizer.json", fetch=fetch)
+    if ours is None and not fetch and not Path(prepared.model).is_dir():
+        return [
+            ("note", f"the tokenizer of {prepared.model} is not in the hub's cache: the run fetches and compares it")
+        ]
     if ours is None or not (made / "tokenizer.json").is_file():
         lacking = prepared.model if ours is None else prepared.corpus.name
         return [("note", f"{lacking} has no tokenizer.json: nothing shows that shards and model have the same ids")]

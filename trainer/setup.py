@@ -73,12 +73,12 @@ class Ready:
 def make_ready(prepared: Prepared, ranks: Ranks, say: Say, found: Path | None, *, config_digest: str) -> Ready:
     """Reads the counts, shards the model and fills it, from a checkpoint where there is one, opens the run's folder; every rank calls it."""
     config = prepared.config
-    counts = ranks.together(lambda: Counts.of(prepared.corpus))
+    counts = ranks.patiently(lambda: Counts.of(prepared.corpus))  # of shards at an address: fetches them
     ranks.together(lambda: check_targets(prepared, counts))
     sources = ranks.together(lambda: Sources.of(prepared.corpus))
     compared = ranks.together(lambda: check_tokenizer(prepared, fetch=True))
     if config.init == "pretrained" and found is None:  # one rank of a machine fetches, the others find it there
-        ranks.together(lambda: weight_files(prepared.model) if ranks.local_rank == 0 else [])
+        ranks.patiently(lambda: weight_files(prepared.model) if ranks.local_rank == 0 else [])
     model, weights = ranks.together(lambda: plan_as_run(prepared, ranks, resumed=found is not None))
     if config.router_aux_loss:
         ranks.together(lambda: experts_per_token(model.model))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from packer.digest import digest_words
 from packer.errors import UserError
+from packer.hub import look_for, silence
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _BESIDE = (".json", ".jinja", ".txt", ".model")
@@ -95,7 +96,10 @@ def _fetched(source: str, name: str) -> Path | None:
     hush_the_hub()
     try:
         found = try_to_load_from_cache(source, name)
-        return Path(found if isinstance(found, str) else hf_hub_download(source, name))
+        if isinstance(found, str):
+            return Path(found)
+        look_for(f"{name} of {source}")
+        return Path(hf_hub_download(source, name))
     except LocalEntryNotFoundError as error:
         # Fetched before in several files, and now there is no network to say that there is no single one.
         if name == WEIGHTS and isinstance(try_to_load_from_cache(source, INDEX), str):
@@ -114,7 +118,7 @@ def hush_the_hub() -> None:
 
 
 def _out_of_reach(source: str, name: str, error: Exception) -> UserError:
-    said = next(iter(str(error).splitlines()), type(error).__name__).partition(". ")[0][:200]
+    said = silence() or next(iter(str(error).splitlines()), type(error).__name__).partition(". ")[0][:200]
     return UserError(
         f"{name} of {source} cannot be fetched: {said}",
         "check the name and the network, or give a folder that has it"
@@ -135,7 +139,10 @@ def model_file(source: str, name: str, *, fetch: bool) -> Path | None:
         found = try_to_load_from_cache(source, name)
         if isinstance(found, str):
             return Path(found)
-        return Path(hf_hub_download(source, name)) if fetch else None
+        if not fetch:
+            return None
+        look_for(f"{name} of {source}")
+        return Path(hf_hub_download(source, name))
     except (OSError, HFValidationError):
         return None
 

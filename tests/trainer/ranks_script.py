@@ -121,7 +121,7 @@ def main(folder: Path) -> None:
         config = config_of(folder, dtype="fp32")
         model, units, optimizer = sharded(config, ranks)
         evaluation = Evaluation(open_corpus(folder / "packed", split="eval"), shape=shape_of(config), ranks=ranks)
-        facts["eval"] = evaluation.loss(model, units)
+        facts["eval"] = evaluation.losses(model, units)[0]
         evaluation.close()
         for step in range(3):
             work = work_of(config, ranks, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -115,6 +116,27 @@ def test_a_record_that_is_not_one_is_named(saved: Path, text: str) -> None:
     (saved / "run.json").write_text(text)
     with pytest.raises(UserError, match=r"run\.json: not readable"):
         read_record(saved)
+
+
+@pytest.mark.parametrize("wrong", [{"step": -3}, {"step": 10**6}, {"skipped": -1}, {"skipped": 10**6}])
+def test_a_record_of_steps_that_cannot_be_is_named(saved: Path, wrong: dict[str, int]) -> None:
+    path = saved / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    with pytest.raises(UserError, match=r"run\.json: not readable \(step "):
+        read_record(saved)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_thing_that_is_no_checkpoint_under_a_checkpoints_name_is_replaced(tmp_path: Path, kind: str) -> None:
+    name = tmp_path / "run" / "checkpoints" / f"step-{NOTE.step:06d}"
+    name.parent.mkdir(parents=True)
+    if kind == "file":
+        name.write_text("")
+    else:
+        name.symlink_to(tmp_path / "gone")
+    with start_ranks() as ranks:
+        assert checkpoint.write(tmp_path / "run", NOTE, checkpoint.state_of(*trained()), ranks=ranks) == name
+    assert read_record(name).step == NOTE.step
 
 
 def test_a_full_disk_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

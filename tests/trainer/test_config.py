@@ -163,7 +163,7 @@ def test_the_command_line_goes_before_the_environment_before_the_file(folder: Pa
         (["--shards", "tiny"], "no manifest.json", "packer build"),
         ([], "no --shards was given", "--help"),
         (["--shards", "packed"], "'hand-made'", "--model NAME_OR_DIR"),
-        (["--shards", "packed", "--learning-rte", "1"], "no option --learning-rte", "--help"),
+        (["--shards", "packed", "--learning-rte", "1"], "no option --learning-rte", "--lr"),
         (["--shards", "packed", "--row-per-step", "1"], "no option --row-per-step", "--rows-per-step"),
         (["--shards", "packed", "--model", "tiny", "--dtype", "fp16"], "--dtype fp16: no such choice", "fp64"),
         (["--shards", "packed", "--model", "tiny", "--betas", "a,b"], "a,b", "--help"),

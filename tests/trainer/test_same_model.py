@@ -31,8 +31,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def config(folder: Path, **more: object) -> RunConfig:
-    chosen = {"init": "random", "steps": 2, "rows_per_step": 2, "out": str(folder / "run"), **more}
-    return RunConfig(shards=str(folder / "packed"), model=str(folder / "tiny"), **chosen)  # type: ignore[arg-type]
+    chosen = {
+        "model": str(folder / "tiny"),
+        "init": "random",
+        "steps": 2,
+        "rows_per_step": 2,
+        "out": str(folder / "run"),
+    }
+    return RunConfig(shards=str(folder / "packed"), **{**chosen, **more})  # type: ignore[arg-type]
 
 
 def edit(path: Path, change: Callable[[dict], None]) -> None:  # type: ignore[type-arg]
@@ -85,6 +91,13 @@ def test_the_same_tokenizer_in_another_library_s_spelling_is_the_same(folder: Pa
 def test_what_cannot_be_compared_is_said(folder: Path) -> None:
     (folder / "tiny" / "tokenizer.json").unlink()
     assert "tiny has no tokenizer.json" in check_tokenizer(prepare(config(folder)), fetch=False)[0][1]
+
+
+def test_a_tokenizer_that_is_not_fetched_yet_is_not_said_to_be_absent(folder: Path) -> None:
+    said = check_tokenizer(prepare(config(folder, model="nobody/nothing-here")), fetch=False)
+    assert said == [
+        ("note", "the tokenizer of nobody/nothing-here is not in the hub's cache: the run fetches and compares it")
+    ]
 
 
 def test_a_chat_template_that_changed_by_one_character_is_refused(folder: Path) -> None:

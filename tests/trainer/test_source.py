@@ -14,6 +14,7 @@ from packer.errors import UserError
 from tests.support import run_module
 from tests.trainer.checkpoints import saved, vision_language
 from tests.trainer.shards_fixture import VOCAB, random_rows, write_corpus
+from trainer import source
 from trainer.source import INDEX, WEIGHTS, companion_files, weight_files
 
 HUB_NAME = "owner/tiny"
@@ -43,6 +44,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, folder: Path | None) -> Hub:
     hub = Hub(folder)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", hub.download)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", hub.cached)
+    monkeypatch.setattr(source, "look_for", lambda _what: None)
+    monkeypatch.setattr(source, "silence", lambda: None)
     return hub
 
 

@@ -17,6 +17,7 @@ from tests.support import ROOT
 from tests.trainer.shards_fixture import Example, random_rows, write_corpus, write_model
 from tests.trainer.test_run import await_path, losses, options, started
 from trainer import RunConfig, run
+from trainer import evaluate as evaluate_module
 from trainer import loader as loader_module
 from trainer.metrics import MetricsFile
 from trainer.run_folder import held
@@ -127,6 +128,37 @@ def test_a_closed_terminal_saves_first(folder: Path) -> None:
     assert process.returncode == 129, err
     assert "stopped SIGHUP after step" in out
     assert len(saved(folder, "hangup")) == 1
+
+
+@pytest.mark.parametrize(
+    ("eval_every", "saved_at", "told"),
+    [(3, "step-000003", "stopped SIGTERM after step 3 of 12"), (0, "step-000012", "before the last evaluation")],
+    ids=["between", "last"],
+)
+def test_a_signal_does_not_wait_for_the_end_of_an_evaluation(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    eval_every: int,
+    saved_at: str,
+    told: str,
+) -> None:
+    write_corpus(tmp_path / "held out", rows=random_rows(40, seed=5))
+    original, read = evaluate_module.read_pass, []
+
+    def interrupting(*given: object, **more: object) -> object:
+        read.append(1)
+        if len(read) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(evaluate_module, "read_pass", interrupting)
+    more = {"eval_every": eval_every or None, "eval_shards": str(tmp_path / "held out"), "save_every": 0}
+    assert run(RunConfig(**options(folder, "evaluating", **more) | {"out": str(tmp_path / "run")})) == 143  # type: ignore[arg-type]
+    assert len(read) == 2  # of 40
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == [saved_at]
+    assert told in capsys.readouterr().out
 
 
 def test_nohup_is_respected() -> None:
