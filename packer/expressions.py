@@ -8,27 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Union
+from typing import Literal, NamedTuple
 
 Ask = Literal["bool", "contains", "startswith", "endswith", "equals"]
 
 
 class Strip(NamedTuple):
-    """An expression with white space stripped: how is the method of `str`; characters its argument."""
+    """The text of the message at `place` with white space stripped: one (method of `str`, its argument) after the other."""
 
-    how: str
-    characters: str | None
-    of: Expression
+    steps: tuple[tuple[str, str | None], ...]
+    place: int
+
+
+# int: the text of the message at that place.
+Part = int | Strip
 
 
 class Join(NamedTuple):
     """Parts one behind the other, literal text among them; two literals never stand side by side."""
 
-    parts: tuple[str | Expression, ...]
+    parts: tuple[str | Part, ...]
 
 
-# int: the text of the message at that place.
-Expression = Union[int, "Strip", "Join"]
+Expression = Part | Join
 
 
 class Question(NamedTuple):
@@ -64,18 +66,22 @@ def answered(ask: Ask, text: str, argument: str) -> bool:
 
 def value(expression: Expression, texts: Sequence[str]) -> str:
     """The text of an expression, given the messages' texts."""
-    if type(expression) is int:
+    if isinstance(expression, int):
         return texts[expression]
-    if type(expression) is Strip:
-        stripped: str = getattr(value(expression.of, texts), expression.how)(expression.characters)
-        return stripped
-    return "".join([part if type(part) is str else value(part, texts) for part in expression.parts])  # type: ignore[union-attr, arg-type]
+    if isinstance(expression, Strip):
+        text = texts[expression.place]
+        for how, characters in expression.steps:
+            text = getattr(text, how)(characters)
+        return text
+    return "".join([part if isinstance(part, str) else value(part, texts) for part in expression.parts])
 
 
-def places(expression: Expression) -> list[int]:
-    """The places of the messages whose text is in an expression, once for each time that it is."""
-    if type(expression) is int:
-        return [expression]
-    if type(expression) is Strip:
-        return places(expression.of)
-    return [place for part in expression.parts if type(part) is not str for place in places(part)]  # type: ignore[union-attr, arg-type]
+def place_of(part: Part) -> int:
+    """The place of the message whose text a part is."""
+    return part if isinstance(part, int) else part.place
+
+
+def stripped(part: Part, how: str, characters: str | None) -> Strip:
+    """A part with white space stripped; once more is nothing more."""
+    steps = () if isinstance(part, int) else part.steps
+    return Strip(steps if steps[-1:] == ((how, characters),) else (*steps, (how, characters)), place_of(part))

@@ -20,21 +20,24 @@ from typing import NamedTuple
 
 from packer.conversation import Conversation, Rejected
 from packer.errors import UserError
-from packer.expressions import Asked, Expression, Question, Strip, answered, places, value
+from packer.expressions import Asked, Join, Part, Question, answered, place_of, value
 from packer.template import ChatTemplate
-from packer.turns import CLOSE, OPEN, Rendered, Turn, behind_prompt, opens_thoughts
+from packer.turns import CLOSE, OPEN, Rendered, Turn, opens_thoughts
 
 # A form is held against the template itself on every so many-th conversation that is made from one.
 _CHECK_EVERY = 64
-# Questions kept. Beyond them (a template that asks each text of hundreds of messages), conversations are traced one by one, to the same result.
-_QUESTIONS_KEPT = 100_000
+# Parts and questions kept, of about 100 bytes. Beyond them (ever new orders of roles, or a template that asks of each of hundreds of messages)
+# conversations are traced one by one, to the same result.
+_KEPT = 500_000
 # What the marks of `packer.turns` are in UTF-8: they begin so, and hardly anything else does.
 _MARKS = b"\xf4\x80\x80"
+# What stands before a text, and may be the end of a tag that opens thoughts, begun in a text before it.
+_MAY_OPEN_THOUGHTS = re.compile(r"(?:.*<think>|[<think>]*)\s*", re.DOTALL)
 _AT_TAGS = re.compile(f"([{OPEN}{CLOSE}])")
 
 
 class _Span(NamedTuple):
-    """A turn of a form: from its part `first` to before its part `last`, begun `before` characters earlier, within the literal text in front."""
+    """A turn of a form: from its part `first` to before its part `last`, begun `before` characters earlier (in the literal text in front), or later."""
 
     first: int
     last: int
@@ -44,7 +47,7 @@ class _Span(NamedTuple):
 class _Form(NamedTuple):
     """parts: literal text and expressions of the messages' texts, none of them ever empty; turns: the assistant's, in order."""
 
-    parts: tuple[str | Expression, ...]
+    parts: tuple[str | Part, ...]
     turns: tuple[_Span, ...]
 
 
@@ -68,7 +71,7 @@ class Forms:
         self._template = template
         self._prompt = prompt
         self._known: dict[object, _Fork | _Form | None] = {}
-        self._questions = 0
+        self._kept = 0
         self._made = 0
 
     def rendered(self, conversation: Conversation) -> Rendered | None:
@@ -99,7 +102,7 @@ class Forms:
         if form is None:
             return None
         pieces = [
-            part if type(part) is str else texts[part] if type(part) is int else value(part, texts)  # type: ignore[arg-type]
+            part if isinstance(part, str) else texts[part] if isinstance(part, int) else value(part, texts)
             for part in form.parts
         ]
         text = "".join(pieces)
@@ -120,7 +123,7 @@ class Forms:
             return known  # type: ignore[return-value]  # forks are behind
         asked = Asked(texts)
         form = self._traced(conversation, asked)
-        if self._questions < _QUESTIONS_KEPT:
+        if self._kept < _KEPT:
             self._keep(key, asked, form)
         return form
 
@@ -128,12 +131,14 @@ class Forms:
         """Lays the path of questions and answers down to the form."""
         nodes: dict[object, _Fork | _Form | None]
         nodes, branch = self._known, key
+        self._kept += len(asked.texts) + (0 if form is None else len(form.parts))
         for question, answer in zip(asked.questions, asked.answers, strict=True):
-            if branch not in nodes:
-                nodes[branch] = _Fork(question)
-                self._questions += 1
-            fork = nodes[branch]
-            assert isinstance(fork, _Fork)
+            fork = nodes.get(branch)
+            if fork is None:
+                fork = nodes[branch] = _Fork(question)
+                self._kept += len(question.of.parts) if isinstance(question.of, Join) else 1
+            if not isinstance(fork, _Fork):
+                return  # no template asks otherwise after the same answers, unless it throws dice
             nodes, branch = fork.next, answer  # type: ignore[assignment]
         nodes[branch] = form
 
@@ -142,13 +147,11 @@ class Forms:
             parts = self._template.trace(conversation.messages, asked)
         except Rejected:
             return None
-        return None if asked.lost else self._form_of(parts, conversation, asked.texts)
+        return None if asked.lost else self._form_of(parts, conversation, asked)
 
-    def _form_of(
-        self, parts: tuple[str | Expression, ...], conversation: Conversation, texts: Sequence[str]
-    ) -> _Form | None:
+    def _form_of(self, parts: tuple[str | Part, ...], conversation: Conversation, asked: Asked) -> _Form | None:
         """The form of what was printed, where the template itself agrees and every turn has its place."""
-        printed = "".join([part if isinstance(part, str) else value(part, texts) for part in parts])
+        printed = "".join([part if isinstance(part, str) else value(part, asked.texts) for part in parts])
         try:
             printed.encode()
             if printed != self._template.run(conversation.messages, tools=None):
@@ -159,29 +162,47 @@ class Forms:
             return _between_tags(parts)
         if any(isinstance(part, str) and _MARKS in part.encode() for part in parts):
             return None
-        return self._by_place(parts, conversation)
+        return self._by_place(parts, conversation, asked)
 
-    def _by_place(self, parts: tuple[str | Expression, ...], conversation: Conversation) -> _Form | None:
+    def _by_place(self, parts: tuple[str | Part, ...], conversation: Conversation, asked: Asked) -> _Form | None:
         """Turns where the assistant's texts stand: each once, by itself, in the order in which they were said."""
         said = [place for place, message in enumerate(conversation.messages) if message["role"] == "assistant"]
-        found = [(n, places(part)) for n, part in enumerate(parts) if not isinstance(part, str)]
-        theirs = [(n, inside) for n, inside in found if not set(said).isdisjoint(inside)]
-        if [inside for _, inside in theirs] != [[place] for place in said]:
+        at = [(n, place_of(part)) for n, part in enumerate(parts) if not isinstance(part, str)]
+        theirs = [(n, place) for n, place in at if place in set(said)]
+        if [place for _, place in theirs] != said:
             return None
         turns = []
-        for (number, _), place in zip(theirs, said, strict=True):
-            if isinstance(parts[number], tuple) and not _is_stripped_text(parts[number]):
+        for number, place in theirs:
+            before = self._before(parts, number, asked)
+            if before is None:
                 return None
             if place >= conversation.first_target:
-                turns.append(_Span(number, number + 1, self._before(parts[number - 1] if number else "")))
+                turns.append(_Span(number, number + 1, before))
         return _Form(parts, tuple(turns))
 
-    def _before(self, literal: str | Expression) -> int:
-        """How many characters in front of a text are the assistant's too: a tag that opens thoughts, behind the generation prompt."""
-        if not isinstance(literal, str):
+    def _before(self, parts: tuple[str | Part, ...], number: int, asked: Asked) -> int | None:
+        """How many characters in front of a text are the assistant's too: a tag that opens thoughts, behind the generation prompt. Below 0: the text
+        begins with so many that the prompt has supplied. None: a text in front may be part of the prompt.
+        """
+        prompt, literal = self._prompt, parts[number - 1] if number else ""
+        if not prompt:
             return 0
-        start = behind_prompt(literal, len(literal), 0, self._prompt)
-        return len(literal) - start if opens_thoughts(literal, start, len(literal)) else 0
+        if not isinstance(literal, str) or (literal in prompt and not prompt.startswith(literal)):
+            return None
+        found = literal.rfind(prompt)
+        if found < 0 and _MAY_OPEN_THOUGHTS.fullmatch(literal):
+            return None
+        if found >= 0 and opens_thoughts(literal, found + len(prompt), len(literal)):
+            return len(literal) - found - len(prompt)
+        for size in range(len(prompt) - 1, 0, -1):
+            if literal.endswith(prompt[:size]):
+                question = Question("startswith", parts[number], prompt[size:])  # type: ignore[arg-type]  # no literal
+                answer = answered(question.ask, value(question.of, asked.texts), question.argument)
+                asked.questions.append(question)
+                asked.answers.append(answer)
+                if answer:
+                    return size - len(prompt)
+        return 0
 
     def _check(self, conversation: Conversation, text: str) -> None:
         own = self._template.run(conversation.messages, tools=None).replace(OPEN, "").replace(CLOSE, "")
@@ -191,20 +212,13 @@ class Forms:
             )
             raise UserError(
                 f"the chat template renders {own[place : place + 40]!r} where its form says {text[place : place + 40]!r}",
-                "this is a fault of packer, and nothing was written; please report it with the template",
+                "this is a fault of packer; please report it with the template",
             )
 
 
-def _is_stripped_text(part: str | Expression) -> bool:
-    """Whether a part is one message's text, white space at its edges gone at most."""
-    while isinstance(part, Strip):
-        part = part.of
-    return isinstance(part, int)
-
-
-def _between_tags(parts: tuple[str | Expression, ...]) -> _Form | None:
+def _between_tags(parts: tuple[str | Part, ...]) -> _Form | None:
     """Turns between the marks of generation blocks, where none is within another; blocks that touch are one turn, as in `packer.turns.joined`."""
-    kept: list[str | Expression] = []
+    kept: list[str | Part] = []
     turns: list[_Span] = []
     opened: int | None = None
     for part in parts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
@@ -22,9 +22,10 @@ from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from packer.symbolic import Length, Said, join, lose
+from packer.symbolic import Length, Said, UnknowableError, join, lose
 from packer.turns import CLOSE, OPEN
 
+_SINGLE = (bool, type(None))
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _LOOP = frozenset(("index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem", "nextitem"))
 _TEXT_METHODS = frozenset(
@@ -147,6 +148,7 @@ def compiled(source: str, *, date: datetime.date | None, symbolic: bool = False)
     made.filters["tojson"] = _to_json
     if symbolic:
         made.tests["sameas"] = _same
+        made.filters["random"] = made.globals["lipsum"] = _by_chance
         made.filters["length"] = made.filters["count"] = _length
     made.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
     return made.from_string(source)
@@ -163,9 +165,15 @@ def _to_json(
 
 
 def _same(value: object, other: object) -> bool:
-    """Which texts are one object is Python's affair."""
+    """Which texts and messages are one object is Python's affair, and another one for the next conversation."""
+    if type(value) not in _SINGLE and type(other) not in _SINGLE:
+        raise UnknowableError("which texts are one object")
     lose(value, other)
     return value is other
+
+
+def _by_chance(*_: object, **__: object) -> NoReturn:
+    raise UnknowableError("what comes by chance is another text the next time")
 
 
 def _length(value: Any) -> int | Length:

@@ -8,7 +8,7 @@ says so in `Asked.lost`; it is no `str`, so nothing can read the text behind its
     >>> asked = Asked([" hi "])
     >>> said = Said(asked, 0)
     >>> "</think>" in said, parts_of(join(["<user>", said.strip()]))
-    (False, ('<user>', Strip(how='strip', characters=None, of=0)))
+    (False, ('<user>', Strip(steps=(('strip', None),), place=0)))
     >>> asked.questions
     [Question(ask='contains', of=0, argument='</think>')]
 """
@@ -18,11 +18,43 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NoReturn
 
-from packer.expressions import Ask, Asked, Expression, Join, Question, Strip, answered, value
+from packer.expressions import Ask, Asked, Expression, Join, Part, Question, answered, stripped, value
 
 
 class UnknowableError(TypeError):
     """A template wants to know something of a text that a form cannot depend on."""
+
+
+class _Call:
+    """A method of a text, bound to it. To compare two of them, as Python's own are compared, would tell which texts are one object."""
+
+    __slots__ = ("_name", "_said")
+
+    def __init__(self, said: Said, name: str) -> None:
+        self._said = said
+        self._name = name
+
+    def __call__(self, *arguments: object) -> object:
+        if self._name in ("startswith", "endswith"):
+            return self._said._answer(self._name, *arguments)  # type: ignore[arg-type]  # both are an Ask
+        if self._name == "split":
+            return self._said._split(*arguments)
+        return self._said._replace(*arguments) if self._name == "replace" else self._said._strip(self._name, *arguments)
+
+    def _lose(self, *_: object) -> NoReturn:
+        self._said._lose()
+
+    __eq__ = __ne__ = __hash__ = __str__ = __repr__ = _lose
+
+
+class _Method:
+    """The methods of text that a template may call."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, said: Said, owner: type) -> _Call:
+        return _Call(said, self._name)
 
 
 class Said:
@@ -39,17 +71,19 @@ class Said:
     def __class__(self) -> type:
         return str
 
+    startswith = _Method()
+    endswith = _Method()
+    strip = _Method()
+    lstrip = _Method()
+    rstrip = _Method()
+    split = _Method()
+    replace = _Method()
+
     def __bool__(self) -> bool:
         return self._answer("bool", "")
 
     def __contains__(self, argument: object) -> bool:
         return self._answer("contains", argument)
-
-    def startswith(self, *arguments: object) -> bool:
-        return self._answer("startswith", *arguments)
-
-    def endswith(self, *arguments: object) -> bool:
-        return self._answer("endswith", *arguments)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -63,16 +97,7 @@ class Said:
         equal = self.__eq__(other)
         return equal if equal is NotImplemented else not equal
 
-    def strip(self, *characters: object) -> str | Said:
-        return self._strip("strip", *characters)
-
-    def lstrip(self, *characters: object) -> str | Said:
-        return self._strip("lstrip", *characters)
-
-    def rstrip(self, *characters: object) -> str | Said:
-        return self._strip("rstrip", *characters)
-
-    def split(self, *arguments: object) -> list[str | Said]:
+    def _split(self, *arguments: object) -> list[str | Said]:
         if len(arguments) != 1 or type(arguments[0]) is not str or not arguments[0]:
             self._lose()
         at = arguments[0]
@@ -99,7 +124,7 @@ class Said:
                 pieces[-1].append(said)
         return [join(piece) for piece in pieces]
 
-    def replace(self, *arguments: object) -> Said:
+    def _replace(self, *arguments: object) -> Said:
         # Of a text that contains what is to be replaced, nothing can be told.
         if len(arguments) != 2 or type(arguments[1]) is not str or self._answer("contains", arguments[0]):
             self._lose()
@@ -127,13 +152,13 @@ class Said:
             self._lose()
         parts = list(parts_of(self))
         if len(parts) == 1:
-            return Said(self._asked, Strip(how, characters, self._expression))
+            return Said(self._asked, stripped(parts[0], how, characters))  # type: ignore[arg-type]  # no literal alone
         for edge, method in ((0, "lstrip"), (-1, "rstrip")):
             while how in ("strip", method):
                 part = parts[edge]
                 # Only literal text can vanish; what stands behind it is at the edge then.
                 parts[edge] = (
-                    getattr(part, method)(characters) if isinstance(part, str) else Strip(method, characters, part)
+                    getattr(part, method)(characters) if isinstance(part, str) else stripped(part, method, characters)
                 )
                 if parts[edge]:
                     break
@@ -206,12 +231,15 @@ class Length:
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __reduce__ = __reduce_ex__ = _lose
 
 
-def parts_of(said: str | Said) -> tuple[str | Expression, ...]:
-    """What a text is made of, in order. (A template could see an attribute.)"""
+def parts_of(said: object) -> tuple[str | Part, ...]:
+    """What a text is made of, in order; raises TypeError for what is no text. (A template could see an attribute.)"""
     if type(said) is not Said:
-        return (said,) if said else ()  # type: ignore[return-value]  # a str
+        lose(said)
+        if not isinstance(said, str):
+            raise TypeError(f"expected text, not {type(said).__name__}")
+        return (str(said),) if said else ()  # of a subclass too, such as jinja's Markup
     expression = said._expression
-    return expression.parts if type(expression) is Join else (expression,)
+    return expression.parts if isinstance(expression, Join) else (expression,)
 
 
 def lose(*values: object) -> None:
@@ -223,7 +251,7 @@ def lose(*values: object) -> None:
 
 def join(parts: Iterable[str | Said]) -> str | Said:
     """Parts as one text: a Said where one of them is."""
-    kept: list[str | Expression] = []
+    kept: list[str | Part] = []
     asked: Asked | None = None
     for part in parts:
         if type(part) is Said:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.conversation import Json, Message, Rejected
 from packer.errors import UserError
-from packer.expressions import Asked, Expression
+from packer.expressions import Asked, Part
 from packer.symbolic import Said, UnknowableError, parts_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ChatTemplate:
         text: str = self._rendered(self._template, messages, tools=tools, add_generation_prompt=add_generation_prompt)
         return text
 
-    def trace(self, messages: Sequence[Message], asked: Asked) -> tuple[str | Expression, ...]:
+    def trace(self, messages: Sequence[Message], asked: Asked) -> tuple[str | Part, ...]:
         """The parts of what the template prints, given messages whose contents are texts; what it asks of those is left in `asked`.
 
         Every conversation that answers alike gets the same parts, unless `asked.lost`, and is refused alike: Rejected("template_refused").
@@ -87,7 +87,8 @@ class ChatTemplate:
             AttributeError,
             LookupError,
             ArithmeticError,
-            RecursionError,
+            AssertionError,
+            RuntimeError,
             MemoryError,
         ) as error:
             raise Rejected("template_refused", f"{type(error).__name__}: {error}") from None

@@ -116,6 +116,7 @@ def read_marks(marked: Marked, silent: Sequence[bool], facts: Facts) -> Rendered
             if opens_thoughts(text, prompted, start):
                 start = prompted
         elif mark == CLOSE:
+            start = _behind_supplied(text, start, place, turns[-1].end if turns else 0, facts.prompt)
             turns.append(Turn(start=start, end=place))
             start = -1
         elif mark == CALL:
@@ -171,6 +172,12 @@ def behind_prompt(text: str, place: int, after: int, prompt: str) -> int:
     """Where a model would go on to write what stands at `place`: behind the generation prompt before it; `place` itself where there is none."""
     found = text.rfind(prompt, after, place) if prompt else -1
     return found + len(prompt) if found >= 0 else place
+
+
+def _behind_supplied(text: str, start: int, end: int, after: int, prompt: str) -> int:
+    """Where a turn begins that itself begins with the end of the generation prompt, a `<think>` say: behind it. The model is given it."""
+    found = text.find(prompt, max(after, start - len(prompt) + 1), min(start + len(prompt) - 1, end)) if prompt else -1
+    return found + len(prompt) if 0 <= found < start else start
 
 
 def _behind_header(text: str, call: int, after: int, headers: Sequence[str]) -> int:

@@ -238,6 +238,19 @@ def _operators() -> list[str]:
         "lipsum(n=m.content)",
         "cycler(m.content).next()",
         "joiner(m.content)()",
+        "'a'.strip == m.content.strip",
+        "m.content.strip == m.content.strip",
+        "{'a'.strip: 1}[m.content.strip] is defined",
+        "loop.changed(m.content.strip)",
+        "m.content.strip in ['a'.strip]",
+        "m.content.strip is callable",
+        "m.content.strip is sameas m.content.strip",
+        "m.content.strip is defined",
+        "(m.content|attr('strip'))()",
+        "m is sameas messages[0]",
+        "messages[1] is sameas messages[0]",
+        "messages|first is sameas m",
+        "m is sameas none",
     ]
 
 
@@ -250,6 +263,13 @@ def _blocks() -> list[str]:
         "{% for m in messages %}{% set x %}{{ m.content }}{% endset %}{{ 'A' if x == 'a' else 'B' }}{{ x }}{% endfor %}",
         "{% for m in messages %}{% filter trim %} {{ m.content }} {% endfilter %}{% endfor %}",
         "{% for m in messages %}{% filter upper %}{{ m.content }}{% endfilter %}{% endfor %}",
+        "{% for m in messages %}{% autoescape true %}{{ m.role }}{% endautoescape %}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{% autoescape true %}{{ m.role }}{{ '<' ~ m.role }}{% endautoescape %}{{ m.content|trim }}{% endfor %}",
+        "{% for m in messages %}{% if m.role == 'user' %}{% filter length %}{{ m.content }}{% endfilter %}{% endif %}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{% filter length %}abcdef{% endfilter %}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{% filter list %}{{ '' }}{% endfilter %}{{ m.content }}{% endfor %}",
+        "{% macro show(x) %}{{ x }}{{ varargs }}{{ kwargs }}{% endmacro %}{% for m in messages %}{{ show(m.content, m.role, a=m.role) }}{% endfor %}",
+        "{% macro show(x) %}{{ x }}{{ varargs|length }}{% endmacro %}{% for m in messages %}{{ show(m.role, m.content) }}{{ m.content }}{% endfor %}",
         "{% for m in messages %}{% autoescape true %}{{ m.content }}{{ m.content ~ '<' }}{% endautoescape %}{% endfor %}",
         "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}",
         "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% generation %}!{% endgeneration %}{% endfor %}",
@@ -362,7 +382,8 @@ def _of_the_wild(name: str) -> tuple[ChatTemplate, str]:
     )
     question = [{"role": "user", "content": "What?"}]
     asked = template.run(question, tools=None)
-    return template, template.run(question, tools=None, add_generation_prompt=True).removeprefix(asked)
+    prompted = template.run(question, tools=None, add_generation_prompt=True)
+    return template, prompted[len(asked) :] if prompted.startswith(asked) else ""
 
 
 def test_a_plain_chat_has_a_form_in_nearly_every_template_of_the_wild() -> None:
@@ -386,7 +407,7 @@ def test_what_becomes_of_a_conversation_does_not_depend_on_those_before_it() -> 
         order = list(range(len(said)))
         random.Random(seed).shuffle(order)
         assert {n: forms.rendered(said[n]) for n in order} == dict(enumerate(alone))
-    with mock.patch("packer.forms._QUESTIONS_KEPT", 3):
+    with mock.patch("packer.forms._KEPT", 30):
         forms = Forms(template, prompt="")
         assert [forms.rendered(one) for one in said] == alone
 
@@ -473,3 +494,82 @@ def test_a_tag_that_opens_thoughts_behind_the_generation_prompt_is_the_assistant
     turn = found.turns[0]
     theirs = opened in ("<think>", "<think>\n", "<think> \n\n")
     assert found.text[turn.start : turn.end] == (opened if theirs else "") + "I wonder</think>b"
+
+
+def test_what_comes_by_chance_has_no_form() -> None:
+    for source in (
+        "{% for m in messages %}{{ m.content }}{{ ['.', '!']|random }}{% endfor %}",
+        "{{ lipsum(1) }}{{ messages[0].content }}",
+    ):
+        template = ChatTemplate(source, special_tokens={})
+        assert all(Forms(template, prompt="").rendered(conversation("a", "b")) is None for _ in range(20))
+
+
+def test_one_message_twice_is_told_from_two_messages() -> None:
+    template = ChatTemplate(
+        "{{ messages[0] is sameas messages[2] }}{% for m in messages %}{{ m.content }};{% endfor %}", special_tokens={}
+    )
+    forms = Forms(template, prompt="")
+    two, again = conversation("a", "b", "c", "d"), conversation("a", "b")
+    twice = Conversation(messages=(*again.messages, *again.messages))
+    assert [
+        one is None or one.text == plain(template, said) for said in (two, twice) for one in [forms.rendered(said)]
+    ] == [True, True]
+
+
+def test_a_text_stripped_a_thousand_times_is_the_template_s() -> None:
+    for strip in ("|trim", ".lstrip()", ".strip('\\n').rstrip()"):
+        template = ChatTemplate(
+            "{% set ns = namespace(s='') %}{% for m in messages %}{% set ns.s = (ns.s ~ m.content ~ '\\n')STRIP ~ '\\n' %}{% endfor %}{{ ns.s }}".replace(
+                "STRIP", strip
+            ),
+            special_tokens={},
+        )
+        said = conversation(*["a ", "b"] * 1000)
+        found = Forms(template, prompt="").rendered(said)
+        assert found is not None
+        assert found.text == plain(template, said)
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt", "texts", "turn"),
+    [
+        pytest.param(
+            "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.content.startswith('<think>') or m.role != 'assistant' %}"
+            "{{ m.content }}{% else %}<think>\n\n</think>\n\n{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}",
+            "<|im_start|>assistant\n<think>\n",
+            ("a", "<think>\nx</think>\n\ny"),
+            "x</think>\n\ny",
+            id="asked for",
+        ),
+        pytest.param(CHATML, "<|im_start|>assistant\n<think>\n", ("a", "<think>\nx"), "x", id="printed as it is"),
+        pytest.param(CHATML, "<|im_start|>assistant\n<think>\n", ("a", "<think> x"), "<think> x", id="another"),
+        pytest.param(CHATML, "<|im_start|>assistant\n", ("a", "<think>\nx"), "<think>\nx", id="not in the prompt"),
+    ],
+)
+def test_what_the_generation_prompt_supplies_is_no_target_though_the_text_begins_with_it(
+    source: str, prompt: str, texts: tuple[str, str], turn: str
+) -> None:
+    template = ChatTemplate(source, special_tokens={})
+    for before in (("q", "w"), ("q", "<think>\nv"), texts):
+        forms = Forms(template, prompt=prompt)
+        forms.rendered(conversation(*before))
+        said = conversation(*texts)
+        found, by_marks = forms.rendered(said), marked(template, said, prompt)
+        assert by_marks is not None
+        assert found in (None, by_marks)
+        assert [by_marks.text[t.start : t.end] for t in by_marks.turns] == [turn]
+    assert found is not None or source is not CHATML
+
+
+def test_ever_new_orders_of_roles_do_not_fill_the_memory() -> None:
+    template = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", special_tokens={})
+    draw = random.Random(0)
+    with mock.patch("packer.forms._KEPT", 2_000):
+        forms = Forms(template, prompt="")
+        for _ in range(200):
+            said = conversation(*"abcdefghij" * 6, roles="".join(draw.choices("usat", k=60)))
+            found = forms.rendered(said)
+            assert found is not None
+            assert found.text == plain(template, said)
+        assert len(forms._known) < 20

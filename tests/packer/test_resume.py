@@ -323,7 +323,7 @@ def test_a_fast_encoder_that_differs_in_a_worker_leaves_none_of_its_parts(
 
 def test_a_gate_that_said_no_costs_no_second_tokenizing(tmp_path: Path) -> None:
     data = write_jsonl(tmp_path / "chats.jsonl", [*SAMPLE_ROWS[:9], "{broken"])
-    with pytest.raises(UserError, match="was lost"):
+    with pytest.raises(UserError, match="were lost"):
         packer.build(config(tmp_path / "packed", data))
     said = Said()
     packer.build(config(tmp_path / "packed", data, max_loss=Fraction(1, 5)), said)

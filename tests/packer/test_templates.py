@@ -238,6 +238,20 @@ class Stand:
             row["messages"], tools=row.get("tools"), tokenize=False, chat_template=template
         )
 
+    def given(self, template: str, row: dict) -> str:
+        """What a model would be given to go on from; empty where the template refuses that."""
+        try:
+            given: str = self.theirs.apply_chat_template(
+                row["messages"],
+                tools=row.get("tools"),
+                tokenize=False,
+                chat_template=template,
+                add_generation_prompt=True,
+            )
+        except Exception:  # noqa: BLE001  # whatever a template raises
+            return ""
+        return given
+
     def prompt(self, template: str) -> str:
         """What the template appends for a model to go on from."""
         asked = [{"role": "user", "content": "Why?"}]
@@ -338,7 +352,10 @@ def turns_by_placeholders(stand: Stand, template: str, row: dict, family: Family
         others = {word for its in (*words[:number], *words[number + 1 :]) for word in its}
         if any(word in held[start : min(ends)] for word in others):
             raise Unreckoned("somebody else speaks before the turn is closed")
-        turns.append((in_text(start), in_text(min(ends) - 1) + 1))
+        # What the model is given, it is not to write, though the assistant's text may begin with it.
+        given = stand.given(template, as_written({**row, "messages": written_by[:number]}))
+        begins = max(in_text(start), len(given) if given and text.startswith(given) else 0)
+        turns.append((begins, in_text(min(ends) - 1) + 1))
         after = min(ends)
     return turns
 

@@ -380,7 +380,7 @@ def test_weights_under_other_names(folder: Path, copy: Path, tmp_path: Path) -> 
     packed = trained(folder, "qwen3")
     packed.model.model.layers[0] = torch.nn.ModuleDict({"_orig_mod": packed.model.model.layers[0]})
     optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
-    note = dataclasses.replace(read_record(copy / "checkpoints" / "step-000002"), step=3)
+    note = dataclasses.replace(read_record(copy / "checkpoints" / "step-000002"), step=3, steps=3)
     with start_ranks() as ranks:
         saver = Saver(copy, ranks, keep=0)
         saver.begin(note, packed, optimizer)

@@ -82,11 +82,11 @@ def test_in_a_file_it_is_refused_whatever_its_value_is(tmp_path: Path, line: str
     assert said.startswith(f"--{line.split()[0]}: there is no such thing here: ")
 
 
-def test_a_key_that_is_not_known_is_not_answered_with_one_that_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_is_not_known_is_not_answered_with_one_that_is_refused_but_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('shards = "packed"\npackin = true\n')
     said, hint = message("--config", str(tmp_path / "run.toml"))
     assert said.endswith("unknown key 'packin'")
-    assert "packing" not in hint
+    assert hint.startswith("nor is there packing: rows are packed when they are built")
 
 
 def test_help_does_not_offer_what_is_refused() -> None:
