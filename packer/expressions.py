@@ -1,6 +1,6 @@
 """What can be said of a text before it is known: what was made of it, and what was asked of it.
 
->>> value(Join(("<user>", Strip("strip", None, 0))), [" hi "])
+>>> value(Join(("<user>", Strip((("strip", None),), 0))), [" hi "])
 '<user>hi'
 """
 
