@@ -100,7 +100,7 @@ def sections(rows: Path, tokenizer: Path, out: Path) -> dict[str, Section]:
         "train": Section(
             title="Training",
             module="bench_train",
-            full=("--steps", 12),
+            full=("--steps", 20),
             quick=("--steps", 12, "--repeats", 1, "--only", "bare loop"),
         ),
         "start": Section(title="Starting", module="bench_start", quick=("--repeats", 1)),

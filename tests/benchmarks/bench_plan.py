@@ -50,8 +50,7 @@ def main() -> None:
             for name, make in corpora(
                 module(arguments.lengths) if arguments.lengths else modelled, arguments.scale
             ).items():
-                # Ten million are for time and memory, at one capacity.
-                if (arguments.corpus and name not in arguments.corpus) or (name.endswith("10M") and capacity != 8192):
+                if arguments.corpus and name not in arguments.corpus:
                     continue
                 path = Path(folder) / "lengths.npy"
                 lengths = make(capacity)
@@ -99,6 +98,7 @@ def corpora(made: ModuleType, scale: float) -> dict[str, Callable[[int], np.ndar
 
     million, ten = size(1_000_000), size(10_000_000)
     return {
+        "ultrachat 100k": lambda c: made.ultrachat(size(100_000), capacity=c),
         "ultrachat": lambda c: made.ultrachat(size(207_865), capacity=c),
         "ultrachat 1M": lambda c: made.ultrachat(million, capacity=c),
         "uniform 1M": lambda c: made.uniform(million, capacity=c),
