@@ -52,7 +52,8 @@ test-full: check
 	$(PYTEST)
 
 # Beside the peers, in environments of their own; ROWS and BENCH_TOKENIZER name other chats and another tokenizer. A peer that cannot be installed is
-# named and left out, and none may bring another torch than TORCH. Peers of reading apart: their packages contradict those of the trainer, so packer's reader comes into their environment as source.
+# named and left out, and none may bring another torch than TORCH. Peers of reading apart: their packages contradict those of the trainer, so packer's
+# reader comes into their environment as source.
 ROWS            ?= $(SAMPLE)
 BENCH_TOKENIZER ?= $(TINY)
 EXTRA = import sys, tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]]))
@@ -76,7 +77,7 @@ BENCH = .venv-bench/bin/python -m tests.benchmarks --rows $(ROWS) --tokenizer $(
 	while read -r peer; do .venv-bench-read/bin/pip --disable-pip-version-check --quiet install -c .venv-bench-read/torch.txt "$$peer" || echo "$$peer: left out, it cannot be installed here"; done < .venv-bench-read/peers.txt
 	touch $@
 
-# All of it, an hour or so: runs/bench/bench.md and bench.json. bench-quick: small inputs, once each, to see that all of it runs.
+# All of it, half an hour or so: runs/bench/bench.md and bench.json. bench-quick: small inputs, once each, to see that all of it runs.
 bench: .venv-bench/.installed .venv-bench-read/.installed
 	$(BENCH)
 
