@@ -52,8 +52,8 @@ test-full: check
 	$(PYTEST)
 
 # Beside the peers, in environments of their own; ROWS and BENCH_TOKENIZER name other chats and another tokenizer. A peer that cannot be installed is
-# named and left out, and none may bring another torch than TORCH. Peers of reading apart: their packages contradict those of the trainer, so packer's
-# reader comes into their environment as source.
+# named and left out. Peers of reading apart: their packages contradict those of the trainer, so packer's reader comes into their environment as source,
+# and MosaicML's brings torchvision, which fits no CPU build of torch: that environment ends with the CUDA build, 7 GB in all.
 ROWS            ?= $(SAMPLE)
 BENCH_TOKENIZER ?= $(TINY)
 EXTRA = import sys, tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]]))
@@ -72,9 +72,8 @@ BENCH = .venv-bench/bin/python -m tests.benchmarks --rows $(ROWS) --tokenizer $(
 .venv-bench-read/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-bench-read
 	.venv-bench-read/bin/pip --disable-pip-version-check --quiet install $(TORCH)
-	.venv-bench-read/bin/pip freeze | grep '^torch==' > .venv-bench-read/torch.txt
 	.venv-bench-read/bin/python -c '$(EXTRA)' bench-read > .venv-bench-read/peers.txt
-	while read -r peer; do .venv-bench-read/bin/pip --disable-pip-version-check --quiet install -c .venv-bench-read/torch.txt "$$peer" || echo "$$peer: left out, it cannot be installed here"; done < .venv-bench-read/peers.txt
+	while read -r peer; do .venv-bench-read/bin/pip --disable-pip-version-check --quiet install "$$peer" || echo "$$peer: left out, it cannot be installed here"; done < .venv-bench-read/peers.txt
 	touch $@
 
 # All of it, half an hour or so: runs/bench/bench.md and bench.json. bench-quick: small inputs, once each, to see that all of it runs.
