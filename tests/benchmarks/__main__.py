@@ -103,6 +103,7 @@ def sections(rows: Path, tokenizer: Path, out: Path) -> dict[str, Section]:
             full=("--steps", 20),
             quick=("--steps", 12, "--repeats", 1, "--only", "bare loop"),
         ),
+        "ladder": Section(title="The ladder of trainer compare", module="bench_ladder", quick=("--steps", 2)),
         "start": Section(title="Starting", module="bench_start", quick=("--repeats", 1)),
         "simulated": Section(
             title="Simulated scale", module="bench_simulated", full=simulated, quick=(*simulated, "--examples", 50_000)
