@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from packer.answers import says_nothing_but_thoughts
 from packer.words import EmptyAnswers
 
 # JSON as a template sees it.
@@ -88,7 +88,7 @@ def conversation(
     empty = [
         place
         for place in answers
-        if not messages[place].get("tool_calls") and says_nothing(_behind_thoughts(str(messages[place]["content"])))
+        if not messages[place].get("tool_calls") and says_nothing_but_thoughts(str(messages[place]["content"]))
     ]
     if empty and empty_answers == "drop":
         raise Rejected("empty_answer", f"message {empty[0]}: the assistant says nothing")
@@ -107,17 +107,6 @@ def text_of(value: object, column: str) -> str:
     if not isinstance(value, str):
         raise Rejected("bad_content", f"column {column!r} is {kind_of(value)}, not text")
     return _whole_characters(value, f"column {column!r}")
-
-
-def says_nothing(text: str) -> bool:
-    """Whether nothing of a text can be seen: it is white space and characters without a width, such as U+200B."""
-    return all(one.isspace() or unicodedata.category(one) in ("Cc", "Cf") for one in text)
-
-
-def _behind_thoughts(text: str) -> str:
-    """What an answer says once its thoughts are over; all of it where it does not begin with thoughts."""
-    thoughts, closed, answer = text.partition("</think>")
-    return answer if closed and "<think>" not in thoughts.lstrip().removeprefix("<think>") else text
 
 
 def _tools(tools: object) -> Json:

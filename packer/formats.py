@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from packer.conversation import Conversation, PlainText, Rejected, conversation, kind_of, says_nothing, text_of
+from packer.answers import says_nothing
+from packer.conversation import Conversation, PlainText, Rejected, conversation, kind_of, text_of
 from packer.errors import UserError
 from packer.words import EmptyAnswers, Format
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import xxhash
 
+from packer.answers import says_nothing
 from packer.controls import Controls
-from packer.conversation import Conversation, PlainText, Rejected, says_nothing
+from packer.conversation import Conversation, PlainText, Rejected
 from packer.encoders import Flat
 from packer.formats import Layout, canonical
 from packer.forms import Forms

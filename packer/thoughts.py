@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from packer.answers import split_thoughts
 from packer.conversation import Conversation, Json, Message, Rejected
 from packer.template import ChatTemplate
 
@@ -63,8 +64,5 @@ def _wraps_again(template: ChatTemplate, said: Message) -> bool | None:
 
 def _thoughts(message: Message) -> tuple[str, str] | None:
     """The thoughts that a text begins with, and what stands behind them; None where there are none, or they have a field of their own."""
-    thoughts, closed, answer = str(message["content"]).partition(_CLOSES)
-    thoughts = thoughts.lstrip().removeprefix("<think>")
-    if not closed or "<think>" in thoughts or message.get("reasoning_content"):
-        return None
-    return thoughts.strip("\n"), answer.lstrip("\n")
+    split = None if message.get("reasoning_content") else split_thoughts(str(message["content"]))
+    return None if split is None else (split[0].strip("\n"), split[1].lstrip("\n"))

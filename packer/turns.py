@@ -105,14 +105,14 @@ def read_marks(marked: Marked, silent: Sequence[bool], facts: Facts) -> Rendered
     start, literal_start = -1, 0
     for mark, place in zip(marked.marks, marked.places, strict=True):
         if mark == THINK_OPEN:
-            start = behind_prompt(text, place, turns[-1].end if turns else 0, facts.prompt)
+            start = _behind_prompt(text, place, turns[-1].end if turns else 0, facts.prompt)
         elif mark == OPEN and start < 0:
             # Where there is reasoning, the turn has begun with it; where a tool is called at once, with what stands before the call.
             calls_at_once = bool(silent) and silent[len(turns)]
             after = turns[-1].end if turns else 0
             start = _behind_header(text, place, after, facts.headers) if calls_at_once else place
             # Thoughts that came without the tag that opens them: a template that opens them leaves that to the assistant too.
-            prompted = behind_prompt(text, place, after, facts.prompt)
+            prompted = _behind_prompt(text, place, after, facts.prompt)
             if opens_thoughts(text, prompted, start):
                 start = prompted
         elif mark == CLOSE:
@@ -168,7 +168,7 @@ def opens_thoughts(text: str, start: int, end: int) -> bool:
     return _OPENS_THOUGHTS.fullmatch(text, start, end) is not None
 
 
-def behind_prompt(text: str, place: int, after: int, prompt: str) -> int:
+def _behind_prompt(text: str, place: int, after: int, prompt: str) -> int:
     """Where a model would go on to write what stands at `place`: behind the generation prompt before it; `place` itself where there is none."""
     found = text.rfind(prompt, after, place) if prompt else -1
     return found + len(prompt) if found >= 0 else place

@@ -14,9 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import packer
-from packer.config import BuildConfig
 from tests.benchmarks.harness import add_outputs, leave, table
+from tests.benchmarks.train_input import packed
 from tests.support import SAMPLE, TINY
 
 COLUMNS = {"useful_tokens_per_s": "{:,.0f}", "ratio": "{:.2f}", "slots_per_useful": "{:.2f}"}
@@ -31,15 +30,7 @@ def main() -> None:
     add_outputs(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        shards = Path(folder) / "packed"
-        packer.build(
-            BuildConfig(
-                datasets=(str(arguments.rows),),
-                tokenizer=str(arguments.model),
-                capacity=arguments.capacity,
-                out=shards,
-            )
-        )
+        shards = packed(Path(folder), arguments)
         command = [sys.executable, "-m", "trainer", "compare", "--shards", shards, "--model", arguments.model]
         command += ["--init", "random", "--lr", "1e-3", "--steps", arguments.steps, "--rows-per-step", 2]
         # One seed gives no verdict on the loss, and none is wanted here: `trainer compare` has its own page for that.

@@ -12,9 +12,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
-import packer
-from packer.config import BuildConfig
 from tests.benchmarks.harness import add_outputs, interleave, leave, python, spread, table, there
+from tests.benchmarks.train_input import packed
 from tests.support import SAMPLE, TINY
 
 
@@ -29,15 +28,7 @@ def main() -> None:
     add_outputs(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        shards = Path(folder) / "packed"
-        packer.build(
-            BuildConfig(
-                datasets=(str(arguments.rows),),
-                tokenizer=str(arguments.model),
-                capacity=arguments.capacity,
-                out=shards,
-            )
-        )
+        shards = packed(Path(folder), arguments)
         common = (shards, arguments.model, arguments.steps)
         contenders = {
             "trainer run": python("contend_trainer", *common),

@@ -1,13 +1,15 @@
-"""What the contenders of bench_train share: the examples of a packed folder, and when a steady step begins."""
+"""What bench_train, its contenders and bench_ladder share: shards of chats, the examples in them, and when a steady step begins."""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import packer
+from packer.config import BuildConfig
 
 # Steps before the clock is read: the first touches all memory, the second makes what is made once.
 WARMUP = 3
@@ -32,6 +34,16 @@ class Clock:
     def figures(self) -> dict[str, float]:
         """For the last line of a contender."""
         return {"tokens": self.tokens, "seconds": time.perf_counter() - self.began, "steps": self.steps - WARMUP}
+
+
+def packed(folder: Path, arguments: argparse.Namespace) -> Path:
+    """Shards of `arguments.rows` in `folder`, by the tokenizer of `arguments.model`, in rows of `arguments.capacity`."""
+    shards = folder / "packed"
+    config = BuildConfig(
+        datasets=(str(arguments.rows),), tokenizer=str(arguments.model), capacity=arguments.capacity, out=shards
+    )
+    packer.build(config)
+    return shards
 
 
 def examples(shards: Path) -> list[dict[str, list[int]]]:

@@ -1,0 +1,29 @@
+"""What an answer's text says: the thoughts that it begins with, and whether anything else can be seen.
+
+>>> split_thoughts("<think>hm</think>Yes."), says_nothing_but_thoughts("hm</think> \\u200b")
+(('hm', 'Yes.'), True)
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+def says_nothing(text: str) -> bool:
+    """Whether nothing of a text can be seen: it is white space and characters without a width, such as U+200B."""
+    return all(one.isspace() or unicodedata.category(one) in ("Cc", "Cf") for one in text)
+
+
+def says_nothing_but_thoughts(text: str) -> bool:
+    """Likewise, of what stands behind the thoughts that an answer begins with."""
+    split = split_thoughts(text)
+    return says_nothing(text if split is None else split[1])
+
+
+def split_thoughts(text: str) -> tuple[str, str] | None:
+    """The thoughts that an answer begins with, closed by `</think>` and with or without the tag that opens them, and what stands behind; None where it
+    begins with none.
+    """
+    thoughts, closed, answer = text.partition("</think>")
+    thoughts = thoughts.lstrip().removeprefix("<think>")
+    return (thoughts, answer) if closed and "<think>" not in thoughts else None
