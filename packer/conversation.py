@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from packer.answers import says_nothing_but_thoughts
 from packer.words import EmptyAnswers
@@ -56,13 +56,18 @@ class Conversation:
     """What goes to the chat template.
 
     Messages before `first_target` are never trained on (the prompt of a prompt and completion), nor are those in `masked` (empty answers, where they
-    were to be kept and not learnt).
+    were to be kept and not learnt, or messages that the data gives weight 0). weights: loss weights other than 0 and 1, by place of the assistant's
+    message. template_args: arguments of the row's own for the template. notes: (kind, detail) pairs to be counted in the ledger, such as
+    ("unread column", "prompt_id").
     """
 
     messages: tuple[Message, ...]
     tools: Json = None
     first_target: int = 0
     masked: frozenset[int] = frozenset()
+    weights: Mapping[int, float] = field(default_factory=dict)
+    template_args: Mapping[str, Json] = field(default_factory=dict)
+    notes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +76,7 @@ class PlainText:
 
     prompt: str
     completion: str
+    notes: tuple[tuple[str, str], ...] = ()
 
 
 def conversation(

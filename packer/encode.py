@@ -92,7 +92,8 @@ def encode_part(renderer: Renderer, raw: RawPart) -> tuple[PartHead, TokenPart]:
         rows=len(raw.values),
         size=raw.size,
         rejects=tuple(rejects),
-        control_tokens=_spelled(example for _, example in kept),
+        control_tokens=_total(example.control_tokens for _, example in kept),
+        notes=_total(example.notes for _, example in kept),
         digest=part.digest(),
     )
     return head, part
@@ -139,10 +140,9 @@ def _joined_part(*, source: int, rows: Sequence[int], places: Sequence[str], exa
     )
 
 
-def _spelled(examples: Iterable[Example]) -> Counter[tuple[str, str]]:
-    """How often the texts spelled control tokens, by (role, token)."""
-    spelled: Counter[tuple[str, str]] = Counter()
-    for example in examples:
-        if example.control_tokens:
-            spelled.update(example.control_tokens)
-    return spelled
+def _total(counters: Iterable[Counter[tuple[str, str]]]) -> Counter[tuple[str, str]]:
+    total: Counter[tuple[str, str]] = Counter()
+    for counter in counters:
+        if counter:
+            total.update(counter)
+    return total

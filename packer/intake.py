@@ -57,6 +57,7 @@ class Intake:
         self.rejects: list[Reject] = []
         self.read = [0] * len(sources)
         self.control_tokens: Counter[tuple[str, str]] = Counter()
+        self.notes: Counter[tuple[str, str]] = Counter()
 
     def take(self, head: PartHead, part: TokenPart) -> Listed:
         """The examples of one part; raises UserError on an over-long conversation if asked to."""
@@ -64,6 +65,7 @@ class Intake:
             self.books.reject(reject.reason)
         self.rejects += head.rejects
         self.control_tokens.update(head.control_tokens)
+        self.notes.update(head.notes)
         self.read[head.source] += head.rows
         weight = self._sources[head.source].weight
         drawn = copies(weight, seed=self._config.seed, source=head.source, rows=part.rows)
@@ -132,14 +134,12 @@ class Intake:
 
     def ledger(self) -> Ledger:
         """The books as the manifest keeps them."""
-        spelled: dict[str, dict[str, int]] = {}
-        for (role, token), count in self.control_tokens.items():
-            spelled.setdefault(role, {})[token] = count
         return Ledger(
             conversations=self.books.conversations,
             tokens=self.books.tokens,
             in_part=self.books.in_part,
-            control_tokens=spelled,
+            control_tokens=_nested(self.control_tokens),
+            notes=_nested(self.notes),
         )
 
     def rejects_file(self) -> str:
@@ -188,6 +188,13 @@ class Intake:
             f"{names}: none of {self.books.conversations['read']} conversations can be used; {why}",
             hint,
         )
+
+
+def _nested(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for (first, second), count in counts.items():
+        nested.setdefault(first, {})[second] = count
+    return nested
 
 
 def _writable(text: str) -> str:

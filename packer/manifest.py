@@ -90,13 +90,14 @@ class Masking:
 class Ledger:
     """conversations: "read", "in" and each reason. tokens: "encoded", "in_rows" and each loss. Both add up, always. in_part: of the conversations "in",
     how many lost tokens, by that loss. control_tokens: by role, how often each was spelled by a text that went in (and, unless they were kept, was
-    encoded as text).
+    encoded as text). notes: counts of what else happened to data that went in, by kind and detail; absent from the file where there are none.
     """
 
     conversations: Mapping[str, int]
     tokens: Mapping[str, int]
     control_tokens: Mapping[str, Mapping[str, int]]
     in_part: Mapping[str, int] = field(default_factory=dict)
+    notes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +133,10 @@ class Manifest:
         return align if isinstance(align, int) and align > 1 else 1
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+        document = asdict(self)
+        if not self.ledger.notes:
+            del document["ledger"]["notes"]
+        return json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
 
 def corpus_digest(splits: Mapping[str, Split], *, capacity: int, max_segments: int, pad_id: int) -> str:
@@ -272,5 +276,6 @@ def _manifest(document: dict[str, object]) -> Manifest:
             tokens=counts(ledger["tokens"]),
             in_part=counts(ledger.get("in_part", {})),
             control_tokens={role: counts(tokens) for role, tokens in mapping(ledger["control_tokens"]).items()},
+            notes={kind: counts(details) for kind, details in mapping(ledger.get("notes", {})).items()},
         ),
     )

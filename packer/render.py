@@ -30,7 +30,7 @@ from packer.template import ChatTemplate
 from packer.thoughts import way_with_thoughts, with_thoughts
 from packer.tokenizer import Tokenizer
 from packer.turns import Rendered, Turn
-from packer.types import BoolArray, Int32Array, Int64Array
+from packer.types import BoolArray, Float32Array, Int32Array, Int64Array
 from packer.words import Policy, TrainOn
 
 
@@ -49,7 +49,8 @@ class Example:
 
     ids int32 [n]. loss_mask bool [n]: true where the token is a target, never on the first. turn_ends int32 [turns]: where the conversation may be
     cut, behind the token that ends an assistant's turn. content_hash: 64 bits of what was said and by whom, whatever the tokenizer and template.
-    control_tokens: (role, token) → how often the text spelled it.
+    control_tokens: (role, token) → how often the text spelled it. notes: (kind, detail) → count, for the ledger. loss_weights float32 [n]: of each
+    target; None where all are 1.
     """
 
     ids: Int32Array
@@ -57,6 +58,8 @@ class Example:
     turn_ends: Int32Array
     content_hash: int
     control_tokens: Counter[tuple[str, str]]
+    notes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    loss_weights: Float32Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +71,7 @@ class _Ready:
     is_chat: bool
     content_hash: int
     control_tokens: Counter[tuple[str, str]]
+    notes: Counter[tuple[str, str]]
 
 
 class Renderer:
@@ -130,6 +134,7 @@ class Renderer:
             is_chat=isinstance(conversation, Conversation),
             content_hash=xxhash.xxh3_64_intdigest(said.encode()),
             control_tokens=Counter(spelled),
+            notes=Counter(conversation.notes),
         )
 
     def _marked(self, conversation: Conversation, *, literal: bool) -> Rendered:
@@ -216,6 +221,7 @@ class Renderer:
                         turn_ends=(last[mine] - start).astype(np.int32),
                         content_hash=item.content_hash,
                         control_tokens=item.control_tokens,
+                        notes=item.notes,
                     )
                 )
         return outcomes

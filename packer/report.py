@@ -58,4 +58,7 @@ def print_ledger(console: Console, manifest: Manifest) -> None:
         console.print(
             Text(f"control tokens spelled by {role} ({manifest.options['control_tokens']}): {printable(found)}")
         )
+    for kind, details in sorted(manifest.ledger.notes.items()):
+        counts = ", ".join(f"{detail} {count:,}" for detail, count in sorted(details.items()))
+        console.print(Text(f"{kind}: {printable(counts)}"))
     console.print()

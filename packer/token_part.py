@@ -64,7 +64,7 @@ class PartHead:
     """Which stretch of the input a part is, and what does not stand in its columns.
 
     key: the digest of all that decides tokens. source, first_row, rows: the stretch. is_eval: the whole source belongs to the eval split. size: bytes
-    of the source. control_tokens: (role, token) → how often the texts spelled it. digest: of the columns.
+    of the source. control_tokens: (role, token) → how often the texts spelled it. notes: (kind, detail) → count. digest: of the columns.
     """
 
     key: str
@@ -75,29 +75,32 @@ class PartHead:
     size: int
     rejects: tuple[Reject, ...]
     control_tokens: Mapping[tuple[str, str], int]
+    notes: Mapping[tuple[str, str], int]
     digest: str
 
     def to_json(self) -> str:
-        spelled = [[role, token, count] for (role, token), count in sorted(self.control_tokens.items())]
         fields = {name: getattr(self, name) for name in self.__slots__}
-        return json.dumps(
-            {**fields, "rejects": [asdict(one) for one in self.rejects], "control_tokens": spelled}, sort_keys=True
-        )
+        for name in _COUNTERS:
+            fields[name] = [[*pair, count] for pair, count in sorted(fields[name].items())]
+        return json.dumps({**fields, "rejects": [asdict(one) for one in self.rejects]}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: bytes) -> PartHead:
         """Raises ValueError, KeyError or TypeError where the text is not what `to_json` wrote."""
         fields = json.loads(text)
         fields["rejects"] = tuple(Reject(**one) for one in fields["rejects"])
-        fields["control_tokens"] = {(role, token): count for role, token, count in fields["control_tokens"]}
+        for name in _COUNTERS:
+            fields[name] = {(first, second): count for first, second, count in fields[name]}
+            for (first, second), count in fields[name].items():
+                _hold_types({"role": first, "token": second, "count": count}, _SPELLED_TYPES)
         head = cls(**fields)
-        for (role, token), count in head.control_tokens.items():
-            _hold_types({"role": role, "token": token, "count": count}, _SPELLED_TYPES)
         for what, types in ((head, _HEAD_TYPES), *((reject, _REJECT_TYPES) for reject in head.rejects)):
             _hold_types({name: getattr(what, name) for name in types}, types)
         return head
 
 
+# Fields that count pairs of words; a list of [first, second, count] in JSON.
+_COUNTERS = ("control_tokens", "notes")
 _HEAD_TYPES = {"key": str, "source": int, "is_eval": bool, "first_row": int, "rows": int, "size": int, "digest": str}
 _REJECT_TYPES = {"source": int, "row": int, "place": str, "reason": str, "detail": str}
 _SPELLED_TYPES = {"role": str, "token": str, "count": int}

@@ -14,6 +14,7 @@ Int16Array = NDArray[np.int16]
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+Float32Array = NDArray[np.float32]
 
 
 class Row(NamedTuple):

@@ -76,7 +76,7 @@ class Listing:
     ) -> None:
         """Adds whatever of examples/ (where it could be read), ledger and rejects.jsonl is not what the store makes."""
         mine, theirs = self._intake.ledger(), manifest.ledger
-        for name in ("conversations", "tokens", "in_part", "control_tokens"):
+        for name in ("conversations", "tokens", "in_part", "control_tokens", "notes"):
             made, said = getattr(mine, name), getattr(theirs, name)
             findings.hold(
                 made == said,
