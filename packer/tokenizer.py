@@ -71,6 +71,9 @@ class Tokenizer:
         self.added_tokens = {
             token_id: token.content for token_id, token in self._backend.get_added_tokens_decoder().items()
         }
+        self.special_added = frozenset(
+            token.content for token in self._backend.get_added_tokens_decoder().values() if token.special
+        )
         self.eos_id: int | None = inner.eos_token_id
         self.bos_id: int | None = inner.bos_token_id
         self.eos_text: str | None = inner.eos_token
