@@ -30,6 +30,13 @@ def before_text(text: str, mark: str) -> str:
     return text[:front] + mark + text[front:] if text[front:] else text
 
 
+def around_text(text: str, opening: str, closing: str) -> str:
+    """The text with marks around what of it no template strips; as it was where that is nothing."""
+    end = len(text.rstrip())
+    front = len(text) - len(text.lstrip())
+    return f"{text[:front]}{opening}{text[front:end]}{closing}{text[end:]}" if end else text
+
+
 def _mark_call(call: Json, mark: str) -> Json:
     """A tool call marked in its first argument that is text; in its name where there is none."""
     if not isinstance(call, dict):

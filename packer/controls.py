@@ -3,7 +3,7 @@
 Anything a user, a system or a tool says is text: a turn delimiter in it would forge a turn. An assistant's `<think>` and `<tool_call>` are its own;
 only turn delimiters, BOS and EOS are taken as text there.
 
-    controls = Controls(tokenizer.added_tokens.values(), delimiters={"<|im_start|>", "<|im_end|>"})
+    controls = Controls(tokenizer.special_added, delimiters={"<|im_start|>", "<|im_end|>"})
     controls.found(conversation)      # [("user", "<|im_end|>"), …]
 """
 
@@ -19,12 +19,13 @@ from packer.turns import literal_marks
 class Controls:
     """The tokens that must not come out of what people say.
 
-    added: the texts of all added tokens. delimiters: those of them that an assistant may not spell either. Added tokens of nothing but white space
-    (runs of spaces, as some tokenizers have them) control nothing and are left to the tokenizer.
+    special: the texts of the tokens that the tokenizer calls special. delimiters: what an assistant may not spell either: turn delimiters, BOS and EOS.
+    Other added tokens (white space, HTML tags, `<think>` and `<tool_call>` of many tokenizers) are text and are left to the tokenizer.
     """
 
-    def __init__(self, added: Iterable[str], *, delimiters: Iterable[str]) -> None:
-        self._any = _AnyOf(token for token in added if token.strip(" \t\n\r\u2581"))
+    def __init__(self, special: Iterable[str], *, delimiters: Iterable[str]) -> None:
+        delimiters = frozenset(delimiters)
+        self._any = _AnyOf({token for token in special if token.strip(" \t\n\r\u2581")} | delimiters)
         self._delimiter = _AnyOf(delimiters)
 
     def found(self, conversation: Conversation) -> list[tuple[str, str]]:

@@ -66,8 +66,8 @@ def encode_part(renderer: Renderer, raw: RawPart) -> tuple[PartHead, TokenPart]:
     rejects: list[Reject] = []
     for start in range(0, len(raw.values), _ROWS_AT_ONCE):
         for place, outcome in enumerate(outcomes(renderer, raw.values[start : start + _ROWS_AT_ONCE]), start):
-            if isinstance(outcome, Example):
-                kept.append((place, outcome))
+            if not isinstance(outcome, Rejected):
+                kept += [(place, example) for example in outcome]
                 continue
             rejects.append(
                 Reject(
@@ -99,16 +99,16 @@ def encode_part(renderer: Renderer, raw: RawPart) -> tuple[PartHead, TokenPart]:
     return head, part
 
 
-def outcomes(renderer: Renderer, values: Sequence[object]) -> list[Example | Rejected]:
+def outcomes(renderer: Renderer, values: Sequence[object]) -> list[tuple[Example, ...] | Rejected]:
     """What becomes of some rows' values (`RawRow.value`), in order."""
-    found: dict[int, Example | Rejected] = {}
+    found: dict[int, tuple[Example, ...] | Rejected] = {}
     rows: dict[int, object] = {}
     for place, value in enumerate(values):
         try:
             rows[place] = parsed(value)
         except NotJsonError as error:
             found[place] = Rejected("not_json", str(error))
-    found.update(zip(rows, renderer.examples(list(rows.values())), strict=True))
+    found.update(zip(rows, renderer.all_examples(list(rows.values())), strict=True))
     return [found[place] for place in range(len(values))]
 
 

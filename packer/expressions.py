@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-Ask = Literal["bool", "contains", "startswith", "endswith", "equals"]
+Ask = Literal["bool", "contains", "startswith", "endswith", "equals", "begins"]
 
 
 class Strip(NamedTuple):
-    """The text of the message at `place` with white space stripped: one (method of `str`, its argument) after the other."""
+    """The text of this number with white space stripped: one (method of `str`, its argument) after the other."""
 
     steps: tuple[tuple[str, str | None], ...]
     place: int
 
 
-# int: the text of the message at that place.
+# int: the text of that number.
 Part = int | Strip
 
 
@@ -34,7 +34,7 @@ Expression = Part | Join
 
 
 class Question(NamedTuple):
-    """What was asked of an expression's text; argument is empty for "bool"."""
+    """What was asked of an expression's text; argument is empty for "bool". "begins": whether the argument begins with the text."""
 
     ask: Ask
     of: Expression
@@ -61,6 +61,8 @@ def answered(ask: Ask, text: str, argument: str) -> bool:
         return text.startswith(argument)
     if ask == "endswith":
         return text.endswith(argument)
+    if ask == "begins":
+        return argument.startswith(text)
     return text == argument
 
 
@@ -77,7 +79,7 @@ def value(expression: Expression, texts: Sequence[str]) -> str:
 
 
 def place_of(part: Part) -> int:
-    """The place of the message whose text a part is."""
+    """The number of the text that a part is."""
     return part if isinstance(part, int) else part.place
 
 

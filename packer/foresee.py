@@ -185,7 +185,7 @@ def _encode(config: BuildConfig, found: Found, taken: Sequence[_Taken]) -> Sampl
 def _timed(renderer: Renderer, values: Sequence[object]) -> tuple[list[Example | Rejected], float]:
     outcomes(renderer, values[:_WARM_UP])
     began = time.perf_counter()
-    made = outcomes(renderer, values)
+    made = [one for its in outcomes(renderer, values) for one in ((its,) if isinstance(its, Rejected) else its)]
     return made, time.perf_counter() - began
 
 

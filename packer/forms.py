@@ -13,16 +13,19 @@ the two it is depends on that conversation alone, never on those seen before.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from packer.conversation import Conversation, Rejected
+from packer.chat.turn_start import common_length, empty_block, only_reasoning
+from packer.conversation import Conversation, Message, Rejected
 from packer.errors import UserError
-from packer.expressions import Asked, Join, Part, Question, answered, place_of, value
+from packer.expressions import Ask, Asked, Join, Part, Question, answered, place_of, value
+from packer.marks import weight_of
 from packer.template import ChatTemplate
-from packer.turns import CLOSE, OPEN, Rendered, Turn, opens_thoughts
+from packer.turns import CLOSE, OPEN, Facts, Rendered, Turn, Unprinted, behind_prompt
 
 # A form is held against the template itself on every so many-th conversation that is made from one.
 _CHECK_EVERY = 64
@@ -31,24 +34,85 @@ _CHECK_EVERY = 64
 _KEPT = 500_000
 # What the marks of `packer.turns` are in UTF-8: they begin so, and hardly anything else does.
 _MARKS = b"\xf4\x80\x80"
-# What stands before a text, and may be the end of a tag that opens thoughts, begun in a text before it.
-_MAY_OPEN_THOUGHTS = re.compile(r"(?:.*<think>|[<think>]*)\s*", re.DOTALL)
 _AT_TAGS = re.compile(f"([{OPEN}{CLOSE}])")
+_REPLY = "text of assistant"
+# The keys of a message with reasoning, under the two names that templates read; one text.
+_REASONING = ("reasoning_content", "thinking")
 
 
 class _Span(NamedTuple):
-    """A turn of a form: from its part `first` to before its part `last`, begun `before` characters earlier (in the literal text in front), or later."""
+    """A turn of a form: from its part `first` to before its part `last`, begun `before` characters earlier (in the literal text in front), or later.
+
+    place: the assistant's message; -1 where generation tags made the turn.
+    """
 
     first: int
     last: int
     before: int = 0
+    place: int = -1
 
 
 class _Form(NamedTuple):
-    """parts: literal text and expressions of the messages' texts, none of them ever empty; turns: the assistant's, in order."""
+    """parts: literal text and expressions of the texts, none of them ever empty; turns: the assistant's, in order; unprinted: (kind, number of the text,
+    place of its message) of what the template leaves out."""
 
     parts: tuple[str | Part, ...]
     turns: tuple[_Span, ...]
+    unprinted: tuple[tuple[str, int, int], ...] = ()
+
+
+class _Texts:
+    """What of a conversation's messages stands for any text, and what does not.
+
+    texts: contents in order, then reasoning. at: of each message, the number of the text under each key. shape: all else that a template can see. owners:
+    (kind, place of the message) of each text.
+    """
+
+    __slots__ = ("at", "owners", "shape", "texts")
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.at: list[dict[str, int]] = []
+        self.shape: list[object] = []
+        self.owners: list[tuple[str, int]] = []
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> _Texts | None:
+        """None where a message holds more than a role, a text that is not blank, and reasoning."""
+        found = cls()
+        contents, shape, thinking = found.texts, found.shape, []
+        for place, message in enumerate(messages):
+            text = message["content"]
+            if type(text) is not str or not text or text.isspace():
+                return None
+            contents.append(text)
+            # A template may print the keys, so their order counts.
+            shape.append(message["role"])
+            shape.append(next(iter(message)))
+            if len(message) == 2:
+                continue
+            reasoning = message.get("reasoning_content")
+            if len(message) != 4 or message.get("thinking") != reasoning or message["role"] != "assistant":
+                return None
+            if type(reasoning) is not str or not reasoning or reasoning.isspace():
+                return None
+            shape.append(tuple(message))
+            thinking.append((place, reasoning))
+        for _, reasoning in thinking:
+            contents.append(reasoning)
+        shape.append(tuple([place for place, _ in thinking]))
+        return found
+
+    def number(self, messages: Sequence[Message]) -> None:
+        """Fill in `at` and `owners`, which only tracing needs."""
+        reasoned = len(messages)
+        self.owners = [(f"text of {message['role']}", place) for place, message in enumerate(messages)]
+        for place, message in enumerate(messages):
+            self.at.append({"content": place})
+            if len(message) > 2:
+                self.at[-1].update(dict.fromkeys(_REASONING, reasoned))
+                self.owners.append(("reasoning", place))
+                reasoned += 1
 
 
 class _Fork:
@@ -65,42 +129,37 @@ _UNSEEN = _Form((), ())
 
 
 class Forms:
-    """The forms of one template. prompt: what it appends for a model to go on from, as the probe found it."""
+    """The forms of one template. facts: what a probe showed of it."""
 
-    def __init__(self, template: ChatTemplate, *, prompt: str) -> None:
+    def __init__(self, template: ChatTemplate, facts: Facts) -> None:
         self._template = template
-        self._prompt = prompt
+        self._facts = facts
+        self._closer = re.compile("|".join(map(re.escape, facts.closers)))
         self._known: dict[object, _Fork | _Form | None] = {}
         self._kept = 0
         self._made = 0
 
     def rendered(self, conversation: Conversation) -> Rendered | None:
-        """Text and turns of a conversation whose messages are a role and a text that is not blank; None for all others, and where there is no form.
+        """Text and turns of a conversation whose messages are a role and a text that is not blank, some with reasoning; None for all others, and where
+        there is no form.
 
         Raises UserError where a form is caught giving another text than the template.
         """
-        messages, first_target = conversation.messages, conversation.first_target
-        if conversation.tools is not None or conversation.masked:
+        messages = conversation.messages
+        if conversation.tools is not None:
             return None
-        if first_target and self._template.has_generation_tags:
+        plain_weights = not (conversation.first_target or conversation.masked or conversation.weights)
+        if self._template.has_generation_tags and not plain_weights:
             return None
-        texts: list[str] = []
-        roles: list[str] = []
-        orders = set()
-        for message in messages:
-            text = message["content"]
-            if len(message) != 2 or type(text) is not str or not text or text.isspace():
-                return None
-            texts.append(text)
-            roles.append(message["role"])  # type: ignore[arg-type]
-            # A template may print the keys.
-            orders.add(next(iter(message)))
-        if len(orders) != 1:
+        found = _Texts.of(messages)
+        if found is None:
             return None
-        key = (first_target, orders.pop(), *roles)
-        form = self._form(key, conversation, texts)
+        if conversation.template_args:
+            found.shape.append(json.dumps(conversation.template_args))
+        form = self._form((*found.shape,), conversation, found)
         if form is None:
             return None
+        texts = found.texts
         pieces = [
             part if isinstance(part, str) else texts[part] if isinstance(part, int) else value(part, texts)
             for part in form.parts
@@ -109,20 +168,36 @@ class Forms:
         if not text.isascii() and _MARKS in text.encode():
             return None
         at = list(accumulate(map(len, pieces), initial=0))
-        turns = tuple([Turn(at[first] - before, at[last]) for first, last, before in form.turns])
+        if plain_weights:
+            turns = tuple([Turn(at[first] - before, at[last]) for first, last, before, _ in form.turns])
+        else:
+            turns = tuple(
+                [
+                    Turn(at[first] - before, at[last], weight_of(conversation, place))
+                    for first, last, before, place in form.turns
+                ]
+            )
+        if self._template.has_generation_tags:
+            turns = tuple([behind_prompt(text, turn, self._facts.prompt) for turn in turns])
         self._made += 1
         if self._made % _CHECK_EVERY == 0:
             self._check(conversation, text)
-        return Rendered(text=text, turns=turns)
+        return Rendered(
+            text=text,
+            turns=turns,
+            unprinted=tuple([Unprinted(kind, texts[number], place) for kind, number, place in form.unprinted]),
+        )
 
-    def _form(self, key: object, conversation: Conversation, texts: Sequence[str]) -> _Form | None:
+    def _form(self, key: object, conversation: Conversation, found: _Texts) -> _Form | None:
+        texts = found.texts
         known = self._known.get(key, _UNSEEN)
         while type(known) is _Fork:
             known = known.next.get(answered(known.ask, value(known.of, texts), known.argument), _UNSEEN)
         if known is not _UNSEEN:
             return known  # type: ignore[return-value]  # forks are behind
         asked = Asked(texts)
-        form = self._traced(conversation, asked)
+        found.number(conversation.messages)
+        form = self._traced(conversation, found, asked)
         if self._kept < _KEPT:
             self._keep(key, asked, form)
         return form
@@ -142,70 +217,119 @@ class Forms:
             nodes, branch = fork.next, answer  # type: ignore[assignment]
         nodes[branch] = form
 
-    def _traced(self, conversation: Conversation, asked: Asked) -> _Form | None:
+    def _traced(self, conversation: Conversation, found: _Texts, asked: Asked) -> _Form | None:
         try:
-            parts = self._template.trace(conversation.messages, asked)
+            parts = self._template.trace(conversation.messages, asked, texts=found.at, args=conversation.template_args)
         except Rejected:
             return None
-        return None if asked.lost else self._form_of(parts, conversation, asked)
+        return None if asked.lost else self._form_of(parts, conversation, found, asked)
 
-    def _form_of(self, parts: tuple[str | Part, ...], conversation: Conversation, asked: Asked) -> _Form | None:
+    def _form_of(
+        self, parts: tuple[str | Part, ...], conversation: Conversation, found: _Texts, asked: Asked
+    ) -> _Form | None:
         """The form of what was printed, where the template itself agrees and every turn has its place."""
         printed = "".join([part if isinstance(part, str) else value(part, asked.texts) for part in parts])
         try:
             printed.encode()
-            if printed != self._template.run(conversation.messages, tools=None):
+            if printed != self._template.run(conversation.messages, tools=None, args=conversation.template_args):
                 return None
         except (UnicodeEncodeError, Rejected):
             return None
         if self._template.has_generation_tags:
-            return _between_tags(parts)
+            form = _between_tags(parts)
+            return form and form._replace(unprinted=_unprinted(parts, found))
         if any(isinstance(part, str) and _MARKS in part.encode() for part in parts):
             return None
-        return self._by_place(parts, conversation, asked)
+        return self._by_place(self._closed(parts, conversation.messages), conversation, found, asked)
 
-    def _by_place(self, parts: tuple[str | Part, ...], conversation: Conversation, asked: Asked) -> _Form | None:
-        """Turns where the assistant's texts stand: each once, by itself, in the order in which they were said."""
-        said = [place for place, message in enumerate(conversation.messages) if message["role"] == "assistant"]
-        at = [(n, place_of(part)) for n, part in enumerate(parts) if not isinstance(part, str)]
-        theirs = [(n, place) for n, place in at if place in set(said)]
-        if [place for _, place in theirs] != said:
+    def _closed(self, parts: tuple[str | Part, ...], messages: Sequence[Message]) -> tuple[str | Part, ...]:
+        """The parts with what closes a last turn that the template leaves open."""
+        if not self._facts.appended or messages[-1]["role"] != "assistant":
+            return parts
+        if parts and isinstance(parts[-1], str):
+            return (*parts[:-1], parts[-1] + self._facts.appended)
+        return (*parts, self._facts.appended)
+
+    def _by_place(
+        self, parts: tuple[str | Part, ...], conversation: Conversation, found: _Texts, asked: Asked
+    ) -> _Form | None:
+        """Turns where the assistant's texts stand: each once, by itself, in the order in which they were said, and closed before the next text."""
+        owners = [(n, *found.owners[place_of(part)]) for n, part in enumerate(parts) if not isinstance(part, str)]
+        replies = [(n, place) for n, kind, place in owners if kind == _REPLY]
+        if [place for _, place in replies] != [
+            p for p, m in enumerate(conversation.messages) if m["role"] == "assistant"
+        ]:
             return None
         turns = []
-        for number, place in theirs:
-            before = self._before(parts, number, asked)
+        for number, place in replies:
+            closing = parts[number + 1] if number + 1 < len(parts) else ""
+            if not isinstance(closing, str) or not self._closer.search(closing):
+                return None
+            thinking = [n for n, kind, its in owners if (kind, its) == ("reasoning", place)]
+            if len(thinking) > 1 or (thinking and self._next_text(parts, thinking[0]) != number):
+                return None
+            first = thinking[0] if thinking else number
+            before = self._before(parts, first, place, conversation, found, asked)
             if before is None:
                 return None
-            if place >= conversation.first_target:
-                turns.append(_Span(number, number + 1, before))
-        return _Form(parts, tuple(turns))
+            turns.append(_Span(first, number + 1, before, place))
+        return _Form(parts, tuple(turns), _unprinted(parts, found))
 
-    def _before(self, parts: tuple[str | Part, ...], number: int, asked: Asked) -> int | None:
-        """How many characters in front of a text are the assistant's too: a tag that opens thoughts, behind the generation prompt. Below 0: the text
-        begins with so many that the prompt has supplied. None: a text in front may be part of the prompt.
+    @staticmethod
+    def _next_text(parts: tuple[str | Part, ...], number: int) -> int:
+        return next((n for n in range(number + 1, len(parts)) if not isinstance(parts[n], str)), -1)
+
+    def _before(
+        self,
+        parts: tuple[str | Part, ...],
+        number: int,
+        place: int,
+        conversation: Conversation,
+        found: _Texts,
+        asked: Asked,
+    ) -> int | None:
+        """How many characters in front of a turn's first text are the assistant's too: what stands behind the generation prompt. Below 0: the text begins
+        with so many that the prompt has supplied. None: where the prompt ends cannot be said for all texts alike.
         """
-        prompt, literal = self._prompt, parts[number - 1] if number else ""
-        if not prompt:
-            return 0
-        if not isinstance(literal, str) or (literal in prompt and not prompt.startswith(literal)):
+        try:
+            prompted = self._template.trace(
+                conversation.messages[:place],
+                asked,
+                texts=found.at,
+                add_generation_prompt=True,
+                args=conversation.template_args,
+            )
+        except Rejected:
             return None
-        found = literal.rfind(prompt)
-        if found < 0 and _MAY_OPEN_THOUGHTS.fullmatch(literal):
+        literal, tail = _literal_at_end(parts[:number]), _literal_at_end(prompted)
+        texts_before = [part for part in parts[:number] if not isinstance(part, str)]
+        # Both are laid against one another behind the last text before the turn, which must be the same one.
+        if asked.lost or texts_before[-1:] != [part for part in prompted if not isinstance(part, str)][-1:]:
             return None
-        if found >= 0 and opens_thoughts(literal, found + len(prompt), len(literal)):
-            return len(literal) - found - len(prompt)
-        for size in range(len(prompt) - 1, 0, -1):
-            if literal.endswith(prompt[:size]):
-                question = Question("startswith", parts[number], prompt[size:])  # type: ignore[arg-type]  # no literal
-                answer = answered(question.ask, value(question.of, asked.texts), question.argument)
-                asked.questions.append(question)
-                asked.answers.append(answer)
-                if answer:
-                    return size - len(prompt)
-        return 0
+        common = common_length(literal, tail)
+        if common == len(literal) < len(tail):
+            rest, text = tail[common:], parts[number]
+            if self._ask("begins", text, rest, asked):
+                return None
+            if self._ask("startswith", text, rest, asked):
+                return -len(rest)
+        if not only_reasoning(tail[common:]):
+            return None
+        return len(literal) - common - empty_block(literal[:common], literal[common:])
+
+    @staticmethod
+    def _ask(ask: Ask, text: str | Part, argument: str, asked: Asked) -> bool:
+        question = Question(ask, text, argument)  # type: ignore[arg-type]  # no literal
+        answer = answered(ask, value(question.of, asked.texts), argument)
+        asked.questions.append(question)
+        asked.answers.append(answer)
+        return answer
 
     def _check(self, conversation: Conversation, text: str) -> None:
-        own = self._template.run(conversation.messages, tools=None).replace(OPEN, "").replace(CLOSE, "")
+        own = self._template.run(conversation.messages, tools=None, args=conversation.template_args)
+        own = own.replace(OPEN, "").replace(CLOSE, "")
+        if self._facts.appended and conversation.messages[-1]["role"] == "assistant":
+            own += self._facts.appended
         if own != text:
             place = next(
                 (n for n, (a, b) in enumerate(zip(own, text, strict=False)) if a != b), min(len(own), len(text))
@@ -214,6 +338,15 @@ class Forms:
                 f"the chat template renders {own[place : place + 40]!r} where its form says {text[place : place + 40]!r}",
                 "this is a fault of packer; please report it with the template",
             )
+
+
+def _unprinted(parts: tuple[str | Part, ...], found: _Texts) -> tuple[tuple[str, int, int], ...]:
+    numbers = {place_of(part) for part in parts if not isinstance(part, str)}
+    return tuple((kind, n, place) for n, (kind, place) in enumerate(found.owners) if n not in numbers)
+
+
+def _literal_at_end(parts: tuple[str | Part, ...]) -> str:
+    return parts[-1] if parts and isinstance(parts[-1], str) else ""
 
 
 def _between_tags(parts: tuple[str | Part, ...]) -> _Form | None:

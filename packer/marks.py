@@ -13,33 +13,43 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from packer.calls import before_text, mark_calls
+from packer.calls import around_text
+from packer.chat.turn_start import empty_block, start_after_header, turn_start
+from packer.chat.unprinted import (
+    reasoning_of,
+    refuse_unprinted,
+    replaced,
+    unprinted,
+    unprinted_under_tags,
+)
 from packer.conversation import Conversation, Json, Message, Rejected
 from packer.template import ChatTemplate
 from packer.turns import (
     ANY,
-    CALL,
     CLOSE,
     LITERAL_CLOSE,
     LITERAL_OPEN,
     OPEN,
     OTHERS,
-    THINK_CLOSE,
-    THINK_OPEN,
-    TURN,
+    OTHERS_CLOSE,
     Facts,
     Marked,
     Rendered,
+    Turn,
+    TurnMarks,
+    behind_prompt,
+    check_ends,
     joined,
-    read_marks,
+    last_end,
+    pairs,
+    read_turns,
     refused,
     take_apart,
 )
 
-_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _INLINE_REASONING = re.compile(r"\A(\s*(?:<think>)?\s*)(.*?)(\s*</think>\s*)(.*)\Z", re.DOTALL)
 _WHITESPACE_STEPS = 8
 
@@ -59,134 +69,160 @@ def render(
     *,
     facts: Facts,
     literal: Callable[[str, str], str] | None,
+    train_reasoning: bool = True,
 ) -> Rendered:
     """Text, turns and literal places of one conversation.
 
     facts: what a probe showed of the template. literal: (text, role) → the text with what is to be taken literally put between marks by
-    `literal_marks`; None: nothing is. Raises Rejected with template_refused, private_use, marks_refused or no_terminator.
+    `literal_marks`; None: nothing is. train_reasoning: whether reasoning that the template prints is the turn's. Raises Rejected with template_refused,
+    private_use, marks_refused or no_terminator.
     """
-    messages, tools = conversation.messages, conversation.tools
-    if template.has_generation_tags and conversation.masked:
-        raise Rejected(
-            "empty_answer", "the assistant once says nothing, and the template's tags do not say which turn that is"
-        )
-    if template.has_generation_tags and ANY.search(json.dumps([messages, tools], ensure_ascii=False)):
+    messages, tools, args = conversation.messages, conversation.tools, conversation.template_args
+    tagged = template.has_generation_tags
+    if tagged and ANY.search(json.dumps([messages, tools], ensure_ascii=False)):
         raise _private_use()
-    plain = template.run(messages, tools=tools)
-    if not template.has_generation_tags and not plain.isascii() and ANY.search(plain):
+    plain = template.run(messages, tools=tools, args=args)
+    if not tagged and not plain.isascii() and ANY.search(plain):
         raise _private_use()
     marked_messages, marked_tools = list(messages), tools
     if literal is not None:
         marked_messages = [_literal(message, literal) for message in messages]
         marked_tools = _deep(tools, literal, "tools")
-    apart = take_apart(plain) if template.has_generation_tags else Marked(plain, (), ())
-    text = apart.text
-    if template.has_generation_tags:
+    if tagged:
+        apart = take_apart(plain)
+        text = apart.text
         if literal is not None:
-            apart = take_apart(template.run(marked_messages, tools=marked_tools))
+            apart = take_apart(template.run(marked_messages, tools=marked_tools, args=args))
         if apart.text != text or not re.fullmatch(f"(?:{OPEN}{CLOSE})*", apart.turn_marks):
             raise refused("the text, or nests its generation blocks")
-        rendered = joined(read_marks(apart, (), Facts()))
-        return _from_first_target(template, conversation, rendered)
+        tagged_turns = joined([Turn(start, end) for start, end in pairs(apart, OPEN, CLOSE)])
+        return Rendered(
+            text=text,
+            turns=tuple(
+                _weighted_by_tags(
+                    template, conversation, text, [behind_prompt(text, turn, facts.prompt) for turn in tagged_turns]
+                )
+            ),
+            literal=tuple(pairs(apart, LITERAL_OPEN, LITERAL_CLOSE)),
+            unprinted=unprinted_under_tags(template, conversation),
+        )
     places = tuple(place for place, message in enumerate(messages) if message["role"] == "assistant")
-    wraps: Mapping[int, _Wrap] = dict.fromkeys(places, _Wrap())
-    # A call's answer may stand within the very turn that calls, and a call may end in a way of its own.
-    calls = [_count_calls(message, place) for place, message in enumerate(messages)]
-    others = frozenset(n for n, message in enumerate(messages) if any(calls) and message["role"] in ("user", "tool"))
+    calls = [_count_calls(messages[place], place) for place in places]
+    around = {
+        place: {**message, "content": around_text(str(message["content"]), OTHERS, OTHERS_CLOSE)}
+        for place, message in enumerate(marked_messages)
+        if message["role"] != "assistant"
+    }
 
-    def run(wraps: Mapping[int, _Wrap]) -> Marked | None:
-        """The marked text taken apart, or None where it is not the plain text with every turn marked once."""
-        wrapped = list(marked_messages)
+    def wrapped(wraps: Mapping[int, _Wrap], others: Mapping[int, Message]) -> list[Message]:
+        whole = list(marked_messages)
         for place in wraps:
-            wrapped[place] = _wrap(wrapped[place], wraps[place])
-        for place in others:
-            wrapped[place] = {**wrapped[place], "content": before_text(str(wrapped[place]["content"]), OTHERS)}
-        marked = take_apart(template.run(wrapped, tools=marked_tools))
-        if marked.text != text:
+            whole[place] = _wrap(whole[place], wraps[place])
+        for place, message in others.items():
+            whole[place] = message
+        return whole
+
+    def run(wraps: Mapping[int, _Wrap], others: Mapping[int, Message]) -> tuple[Marked, list[TurnMarks]] | None:
+        """The marked text taken apart and its turns, or None where it is not the plain text with every turn marked once."""
+        marked = take_apart(template.run(wrapped(wraps, others), tools=marked_tools, args=args))
+        if marked.text != plain:
             return None
-        found = marked.turn_marks
-        if found == (OPEN + CLOSE) * len(wraps):
-            return marked
-        # A template may leave out the calls of a turn, but all of them.
-        expected = "".join(f"{TURN}(?:{CALL}{{{calls[place]}}})?" for place in sorted(wraps))
-        return marked if re.fullmatch(expected, found) else None
+        found = read_turns(marked, [calls[places.index(place)] for place in sorted(wraps)])
+        return None if found is None else (marked, found)
 
-    marked_text = run(wraps)
-    if marked_text is None:
-        wraps = {place: _find_wrap(marked_messages[place], place, run) for place in places}
-        marked_text = run(wraps)
-    if marked_text is None:
+    wraps: Mapping[int, _Wrap] = {
+        # Reasoning in the text is told apart where it is not to be trained on, even though the template prints all of it.
+        place: _Wrap(
+            inline=not train_reasoning and _INLINE_REASONING.match(str(messages[place]["content"])) is not None
+        )
+        for place in places
+    }
+    found = run(wraps, around) or run(wraps, {})
+    if found is None:
+        refuse_unprinted(template, conversation, plain, places)
+        wraps = {
+            place: _find_wrap(marked_messages[place], place, lambda wraps: run(wraps, {}) is not None)
+            for place in places
+        }
+        found = run(wraps, around) or run(wraps, {})
+    if found is None:
         raise refused("the assistant's text")
-    silent = tuple(not messages[place]["content"] for place in places)
-    rendered = read_marks(marked_text, silent, facts if others else replace(facts, stops=()))
-    trained = [place >= conversation.first_target and place not in conversation.masked for place in places]
-    turns = tuple(turn for turn, its in zip(rendered.turns, trained, strict=True) if its)
-    return Rendered(text=rendered.text, turns=turns, literal=rendered.literal)
-
-
-def _private_use() -> Rejected:
-    return Rejected(
-        "private_use",
-        "the text holds a character of U+100000 to U+100007, which mark places while a conversation is rendered",
+    marked, turn_marks = found
+    complete = wrapped(wraps, around if OTHERS in marked.marks else {})
+    turns: list[Turn] = []
+    for place, marks in zip(places, turn_marks, strict=True):
+        weight = weight_of(conversation, place)
+        start = marks.first
+        if weight:
+            if marks.reasoned >= 0 and not train_reasoning:
+                start = marks.reasoned + empty_block("<think>", plain[marks.reasoned :])
+            else:
+                start = _start(template, conversation, complete[:place], marked_tools, plain, marks, facts.prompt)
+        turns.append(Turn(start, max(marks.end, start), weight))
+    others = [place for mark, place in zip(marked.marks, marked.places, strict=True) if mark == OTHERS]
+    literals = tuple(pairs(marked, LITERAL_OPEN, LITERAL_CLOSE))
+    text = plain + facts.appended if messages[-1]["role"] == "assistant" else plain
+    if facts.closers:
+        check_ends(text, turns, others, literals, facts.closers)
+    return Rendered(
+        text=text,
+        turns=tuple(turns),
+        literal=literals,
+        unprinted=unprinted(
+            template,
+            conversation,
+            [(p, marks, _reasoning(messages[p], wraps[p])) for p, marks in zip(places, turn_marks, strict=True)],
+            others_printed=len(others),
+        ),
     )
 
 
-def _literal(message: Message, literal: Callable[[str, str], str]) -> Message:
-    """Every text of a message but its role."""
-    role = str(message["role"])
-    return {
-        literal(key, role): value if key == "role" else _deep(value, literal, role) for key, value in message.items()
-    }
+def weight_of(conversation: Conversation, place: int) -> float:
+    """The loss weight of the assistant's message at `place`; 0: not trained on."""
+    if place < conversation.first_target or place in conversation.masked:
+        return 0.0
+    return conversation.weights.get(place, 1.0)
 
 
-def _deep(value: Json, literal: Callable[[str, str], str], role: str) -> Json:
-    """Every text at every depth, keys too: a template may print them."""
-    if isinstance(value, str):
-        return literal(value, role)
-    if isinstance(value, list):
-        return [_deep(item, literal, role) for item in value]
-    if isinstance(value, dict):
-        return {literal(key, role): _deep(item, literal, role) for key, item in value.items()}
-    return value
-
-
-def _wrap(message: Message, wrap: _Wrap) -> Message:
-    """The message with its text and its calls marked; a turn that only calls tools is marked in its first call."""
-    marked = dict(message)
-    if calls := mark_calls(message.get("tool_calls"), CALL, first="" if message["content"] else OPEN + CLOSE):
-        marked["tool_calls"] = calls
-    for key in _REASONING_KEYS:
-        if isinstance(marked.get(key), str) and marked[key]:
-            marked[key] = _set_in(str(marked[key]), wrap.reasoning, THINK_OPEN, THINK_CLOSE)
-    content = str(marked["content"])
-    if not content and calls:
-        return marked
-    if wrap.inline and (parts := _INLINE_REASONING.match(content)):
-        lead, reasoning, close, answer = parts.groups()
-        marked["content"] = (
-            lead + THINK_OPEN + reasoning + THINK_CLOSE + close + _set_in(answer, wrap.content, OPEN, CLOSE)
+def _start(
+    template: ChatTemplate,
+    conversation: Conversation,
+    before: Sequence[Message],
+    tools: Json,
+    text: str,
+    marks: TurnMarks,
+    prompt: str,
+) -> int:
+    """Where a turn begins: behind the generation prompt that the messages before it lead to."""
+    rest, content = text[marks.before :], marks.first - marks.before
+    try:
+        asked = take_apart(
+            template.run(before, tools=tools, add_generation_prompt=True, args=conversation.template_args)
         )
-    else:
-        marked["content"] = _set_in(content, wrap.content, OPEN, CLOSE)
-    return marked
+        start = turn_start(asked.text[last_end(asked) :], rest, content=content)
+    except Rejected:
+        start = None
+    if start is None:
+        # No prompt can be rendered here (nobody has asked yet, say), or it is another one than the turn has.
+        start = start_after_header(rest, prompt, before=0, content=content)
+    if start is None:
+        raise Rejected(
+            "prompt_differs",
+            f"message {len(before)}: the template does not write before it what it gives a model to go on from",
+        )
+    return marks.before + start
 
 
-def _set_in(text: str, inset: tuple[int, int], opening: str, closing: str) -> str:
-    head, end = inset[0], len(text) - inset[1]
-    return text[:head] + opening + text[head:end] + closing + text[end:]
+def _reasoning(message: Message, wrap: _Wrap) -> str:
+    if wrap.inline and (parts := _INLINE_REASONING.match(str(message["content"]))):
+        return parts.group(2)
+    return reasoning_of(message)
 
 
-def _count_calls(message: Message, place: int) -> int:
-    marked = mark_calls(message.get("tool_calls"), CALL)
-    if marked is None:
-        raise Rejected("bad_message", f"message {place}: a tool call has neither a name nor arguments")
-    return len(marked)
-
-
-def _find_wrap(message: Message, place: int, run: Callable[[Mapping[int, _Wrap]], Marked | None]) -> _Wrap:
+def _find_wrap(message: Message, place: int, comes_through: Callable[[Mapping[int, _Wrap]], bool]) -> _Wrap:
     """The wrap of one message under which its marks come through: how much white space the template strips, and where reasoning ends."""
     content = str(message["content"])
-    reasoning = next((str(message[key]) for key in _REASONING_KEYS if isinstance(message.get(key), str)), "")
+    reasoning = reasoning_of(message)
     for inline in (False, True):
         inner = content
         if inline:
@@ -196,7 +232,7 @@ def _find_wrap(message: Message, place: int, run: Callable[[Mapping[int, _Wrap]]
         for thought in _insets(reasoning):
             for said in _insets(inner):
                 wrap = _Wrap(content=said, reasoning=thought, inline=inline)
-                if run({place: wrap}) is not None:
+                if comes_through({place: wrap}):
                     return wrap
     raise refused(f"the text of message {place}")
 
@@ -213,17 +249,22 @@ def _insets(text: str) -> list[tuple[int, int]]:
     return near + [inset for inset in far if inset not in near and sum(inset) <= len(text)]
 
 
-def _from_first_target(template: ChatTemplate, conversation: Conversation, rendered: Rendered) -> Rendered:
-    """Leaves out the tagged turns that belong to a prompt: those that end before the first message to train on begins."""
-    if not conversation.first_target:
-        return rendered
-    messages = list(conversation.messages)
-    place = next(p for p in range(conversation.first_target, len(messages)) if messages[p]["role"] == "assistant")
-    messages[place] = {**messages[place], "content": LITERAL_OPEN + str(messages[place]["content"]) + LITERAL_CLOSE}
-    marked = template.run(messages, tools=conversation.tools)
-    if ANY.sub("", marked) != rendered.text or marked.count(LITERAL_OPEN) != 1:
-        raise refused(f"the text of message {place}")
-    start = len(ANY.sub("", marked[: marked.index(LITERAL_OPEN)]))
-    return Rendered(
-        text=rendered.text, turns=tuple(turn for turn in rendered.turns if turn.end > start), literal=rendered.literal
-    )
+def _weighted_by_tags(template: ChatTemplate, conversation: Conversation, text: str, turns: list[Turn]) -> list[Turn]:
+    """Give each tagged turn the weight of its message, where not all of them are trained on alike.
+
+    Which tagged turn is whose is told by a mark around each message's text.
+    """
+    messages = conversation.messages
+    weights = {p: weight_of(conversation, p) for p, message in enumerate(messages) if message["role"] == "assistant"}
+    for place, weight in weights.items():
+        if weight == 1:
+            continue
+        content = around_text(str(messages[place]["content"]), LITERAL_OPEN, LITERAL_CLOSE)
+        marked = replaced(messages, place, {**messages[place], "content": content})
+        apart = take_apart(template.run(marked, tools=conversation.tools, args=conversation.template_args))
+        spans = pairs(apart, LITERAL_OPEN, LITERAL_CLOSE)
+        mine = [n for n, turn in enumerate(turns) if spans and turn.start <= spans[0][0] and spans[0][1] <= turn.end]
+        if apart.text != text or len(spans) != 1 or len(mine) != 1:
+            raise refused(f"the text of message {place}")
+        turns[mine[0]] = turns[mine[0]]._replace(weight=weight)
+    return turns

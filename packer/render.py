@@ -18,6 +18,7 @@ import numpy as np
 import xxhash
 
 from packer.answers import says_nothing
+from packer.chat.reasoning_policy import one_per_turn, without_reasoning
 from packer.controls import Controls
 from packer.conversation import Conversation, PlainText, Rejected
 from packer.encoders import Flat
@@ -29,9 +30,9 @@ from packer.spans import TokenSpans, spans_of, token_spans
 from packer.template import ChatTemplate
 from packer.thoughts import way_with_thoughts, with_thoughts
 from packer.tokenizer import Tokenizer
-from packer.turns import Rendered, Turn
-from packer.types import BoolArray, Float32Array, Int32Array, Int64Array
-from packer.words import Policy, TrainOn
+from packer.turns import Rendered, Turn, Unprinted
+from packer.types import BoolArray, Float32Array, Float64Array, Int32Array, Int64Array
+from packer.words import Policy, Reasoning, TrainOn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +42,7 @@ class Policies:
     layout: Layout = field(default_factory=Layout)
     train_on: TrainOn = "assistant"
     control_tokens: Policy = "split"
+    reasoning: Reasoning = "template"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,82 +66,151 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Ready:
-    """A row that has been rendered and waits for its tokens."""
+    """One example's text, which waits for its tokens. row: its row's place among those given; bundle: what rendered it, None for plain text."""
 
-    place: int
+    row: int
     rendered: Rendered
-    is_chat: bool
+    bundle: _Bundle | None
     content_hash: int
     control_tokens: Counter[tuple[str, str]]
     notes: Counter[tuple[str, str]]
+    left_out: tuple[tuple[str, Unprinted], ...] = ()
+
+
+class _Bundle:
+    """One chat template and what was learnt of it."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+        self.template = template
+        self.probe: Probe = probe(tokenizer, template)
+        self.way_with_thoughts = way_with_thoughts(template)
+        self.controls = Controls(tokenizer.special_added, delimiters=self.probe.delimiters)
+        self.closer_ids = [i for text in self.probe.ends.closers if (i := tokenizer.token_id(text)) is not None]
+        self.forms = Forms(template, self.probe.facts)
 
 
 class Renderer:
     """Renders rows with one template and one tokenizer.
 
-    Making one renders a probe conversation and raises UserError where its targets are not what they must be: none at all, the turn's end not
-    among them, the user's text among them, more than one BOS.
+    with_tools: the template for rows that have tools, where the tokenizer has one of its own for them. Making one renders a probe conversation and raises
+    UserError where its targets are not what they must be: none at all, the turn's end not among them, the user's text among them, more than one BOS.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, policies: Policies) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        policies: Policies,
+        *,
+        with_tools: ChatTemplate | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
-        self._template = template
         self._policies = policies
-        self._probe: Probe = probe(tokenizer, template)
-        self._way_with_thoughts = way_with_thoughts(template)
-        self._controls = Controls(tokenizer.added_tokens.values(), delimiters=self._probe.delimiters)
-        self._forms = Forms(template, prompt=self._probe.facts.prompt)
+        self._bundle = _Bundle(tokenizer, template)
+        self._tool_bundle = self._bundle if with_tools is None else _Bundle(tokenizer, with_tools)
         self.method = "generation tags" if template.has_generation_tags else "marks"
-        self.stop_ids = self._probe.stop_ids
+        bundles = (self._bundle,) if with_tools is None else (self._bundle, self._tool_bundle)
+        self.stop_ids = tuple(dict.fromkeys(i for bundle in bundles for i in bundle.probe.ends.stop_ids))
+        self.remarks = tuple(dict.fromkeys(line for bundle in bundles for line in bundle.probe.ends.remarks))
 
     def examples(self, rows: Sequence[object]) -> list[Example | Rejected]:
-        """Each row's example, or why there is none, in order."""
-        outcomes: dict[int, Example | Rejected] = {}
+        """Each row's example, or why there is none, in order; of a row that becomes several, the first."""
+        return [outcome if isinstance(outcome, Rejected) else outcome[0] for outcome in self.all_examples(rows)]
+
+    def all_examples(self, rows: Sequence[object]) -> list[tuple[Example, ...] | Rejected]:
+        """Each row's examples in order, one unless every turn becomes one of its own, or why there are none."""
+        rejected: dict[int, Rejected] = {}
         ready: list[_Ready] = []
         for place, row in enumerate(rows):
             try:
-                ready.append(self._ready(place, canonical(row, self._policies.layout)))
-            except Rejected as rejected:
-                outcomes[place] = rejected
+                ready += self._ready(place, canonical(row, self._policies.layout))
+            except Rejected as verdict:
+                rejected[place] = verdict
             except RecursionError:
-                outcomes[place] = Rejected("bad_message", "nested too deeply")
+                rejected[place] = Rejected("bad_message", "nested too deeply")
         fast = [item for item in ready if not item.rendered.literal]
         texts = [item.rendered.text for item in fast]
         flat = self._tokenizer.encode(texts)
         spans = token_spans(self._tokenizer, texts, [item.rendered.turns for item in fast], flat)
-        outcomes.update(zip((item.place for item in fast), self._examples(fast, flat, spans), strict=True))
+        made = dict(zip(map(id, fast), self._examples(fast, flat, spans), strict=True))
+        self._count_left_out(ready)
+        outcomes: list[tuple[Example, ...] | Rejected] = [rejected.get(place, ()) for place in range(len(rows))]
         for item in ready:
-            if item.rendered.literal:
-                outcomes[item.place] = self._literal_example(item)
-        return [outcomes[place] for place in range(len(rows))]
+            example = made[id(item)] if id(item) in made else self._literal_example(item)
+            before = outcomes[item.row]
+            if not isinstance(before, Rejected):
+                outcomes[item.row] = example if isinstance(example, Rejected) else (*before, example)
+        return outcomes
 
-    def _ready(self, place: int, conversation: Conversation | PlainText) -> _Ready:
+    def _ready(self, row: int, conversation: Conversation | PlainText) -> list[_Ready]:
+        """What is to be encoded of a row: its text, or one text per assistant turn."""
         if isinstance(conversation, PlainText):
             said = json.dumps([conversation.prompt, conversation.completion])
             rendered, spelled = self._plain(conversation)
-        else:
-            # Before anything is done for the template's sake: equal conversations have equal hashes under any.
-            said = _said(conversation)
-            conversation = with_thoughts(conversation, self._way_with_thoughts)
-            spelled = [] if self._policies.control_tokens == "keep" else self._controls.found(conversation)
-            if spelled and self._policies.control_tokens == "reject":
-                role, token = spelled[0]
-                raise Rejected("control_token", f"the text of {role} spells {token}")
-            # Where there is a form, all that is printed has been looked through: the texts by `canonical`, the rest when the form was made.
-            found = None if spelled else self._forms.rendered(conversation)
-            rendered = found or self._marked(conversation, literal=bool(spelled))
-        return _Ready(
-            place=place,
-            rendered=rendered,
-            is_chat=isinstance(conversation, Conversation),
-            content_hash=xxhash.xxh3_64_intdigest(said.encode()),
-            control_tokens=Counter(spelled),
-            notes=Counter(conversation.notes),
-        )
+            return [
+                _Ready(
+                    row=row,
+                    rendered=rendered,
+                    bundle=None,
+                    content_hash=xxhash.xxh3_64_intdigest(said.encode()),
+                    control_tokens=Counter(spelled),
+                    notes=Counter(conversation.notes),
+                )
+            ]
+        # Before anything is done for the template's sake: equal conversations have equal hashes under any.
+        content_hash = xxhash.xxh3_64_intdigest(_said(conversation).encode())
+        bundle = self._tool_bundle if conversation.tools is not None else self._bundle
+        if conversation.template_args:
+            bundle.template.check_args(conversation.template_args)
+        notes = Counter((*conversation.notes, *bundle.template.unread_keys(conversation.messages)))
+        conversation = with_thoughts(conversation, bundle.way_with_thoughts)
+        left_out: list[tuple[str, Unprinted]] = []
+        if self._policies.reasoning == "strip":
+            conversation, removed = without_reasoning(conversation)
+            left_out += [("removed", one) for one in removed]
+        spelled = [] if self._policies.control_tokens == "keep" else bundle.controls.found(conversation)
+        if spelled and self._policies.control_tokens == "reject":
+            role, token = spelled[0]
+            raise Rejected("control_token", f"the text of {role} spells {token}")
+        turns = [conversation]
+        if self._policies.reasoning == "every-turn":
+            turns = one_per_turn(conversation, last_only=self._policies.train_on == "last")
+        ready: list[_Ready] = []
+        for turn in turns:
+            rendered = self._rendered(bundle, turn, literal=bool(spelled))
+            # A turn's reasoning that later texts lack has been printed where the turn was the last.
+            mine = [one for one in rendered.unprinted if len(turns) == 1 or one.place == len(turn.messages) - 1]
+            if turn is turns[-1] and len(turns) > 1:
+                roles = [None if one.place < 0 else turn.messages[one.place]["role"] for one in rendered.unprinted]
+                mine += [one for one, role in zip(rendered.unprinted, roles, strict=True) if role != "assistant"]
+            left_out += [("not printed by the template", one) for one in mine]
+            first = not ready
+            ready.append(
+                _Ready(
+                    row=row,
+                    rendered=rendered,
+                    bundle=bundle,
+                    content_hash=content_hash,
+                    control_tokens=Counter(spelled if first else ()),
+                    notes=notes if first else Counter(),
+                    left_out=tuple(left_out),
+                )
+            )
+            left_out = []
+        return ready
 
-    def _marked(self, conversation: Conversation, *, literal: bool) -> Rendered:
+    def _rendered(self, bundle: _Bundle, conversation: Conversation, *, literal: bool) -> Rendered:
+        train_reasoning = self._policies.reasoning != "context"
+        # Where there is a form, all that is printed has been looked through: the texts by `canonical`, the rest when the form was made.
+        found = None if literal or not train_reasoning else bundle.forms.rendered(conversation)
+        if found is not None:
+            return found
         rendered = render(
-            self._template, conversation, facts=self._probe.facts, literal=self._controls.wrap if literal else None
+            bundle.template,
+            conversation,
+            facts=bundle.probe.facts,
+            literal=bundle.controls.wrap if literal else None,
+            train_reasoning=train_reasoning,
         )
         try:
             # Surrogates can hide where no check of ours looks: in an argument of a tool, say.
@@ -149,6 +220,16 @@ class Renderer:
                 "bad_content", f"half a surrogate pair at character {error.start} of the rendered text"
             ) from None
         return rendered
+
+    def _count_left_out(self, ready: Sequence[_Ready]) -> None:
+        """Count messages and tokens of what does not stand in the texts."""
+        left_out = [(item.notes, what, one) for item in ready for what, one in item.left_out]
+        if not left_out:
+            return
+        flat = self._tokenizer.encode([one.text for _, _, one in left_out])
+        for (notes, what, one), tokens in zip(left_out, np.diff(flat.offsets).tolist(), strict=True):
+            notes[f"{what} (messages)", one.kind] += 1
+            notes[f"{what} (tokens)", one.kind] += tokens
 
     def _plain(self, text: PlainText) -> tuple[Rendered, list[tuple[str, str]]]:
         """Prompt, completion and one EOS, and the control tokens that they spell; the completion and the EOS are trained on."""
@@ -163,13 +244,13 @@ class Renderer:
         if self._policies.control_tokens != "keep":
             # A prompt is somebody's words; a completion is the model's own, thoughts and calls included.
             for part, role, shift in ((text.prompt, "prompt", 0), (completion, "assistant", len(text.prompt))):
-                for start, end in self._controls.places(part, role):
+                for start, end in self._bundle.controls.places(part, role):
                     literal.append((shift + start, shift + end))
                     spelled.append(("completion" if shift else role, part[start:end]))
         if spelled and self._policies.control_tokens == "reject":
             raise Rejected("control_token", f"the {spelled[0][0]} spells {spelled[0][1]}")
         whole = text.prompt + completion + eos
-        turn = Turn(start=len(text.prompt), end=len(whole))
+        turn = Turn(len(text.prompt), len(whole))
         return Rendered(text=whole, turns=(turn,), literal=tuple(literal)), spelled
 
     def _literal_example(self, item: _Ready) -> Example | Rejected:
@@ -178,20 +259,17 @@ class Renderer:
         if encoded is None:
             role, token = next(iter(item.control_tokens), ("the text", "a control token"))
             return Rejected("control_token", f"{role} spells {token}, which this tokenizer cannot encode as text")
-        places = spans_of(encoded, item.rendered.turns)
         flat = Flat(ids=encoded.ids, offsets=np.array([0, len(encoded.ids)]))
-        spans = TokenSpans(text=np.zeros(len(places), dtype=np.int64), first=places[:, 0], last=places[:, 1])
-        return self._examples([item], flat, spans)[0]
+        return self._examples([item], flat, spans_of(encoded, item.rendered.turns))[0]
 
     def _examples(self, items: Sequence[_Ready], flat: Flat, spans: TokenSpans) -> list[Example | Rejected]:
         """The examples of some encoded texts, masks made for all of them at once."""
         starts, ends = flat.offsets[:-1], flat.offsets[1:]
-        last, unclosed = spans.last, np.zeros(len(spans.last), dtype=bool)
-        if not self._template.has_generation_tags:
-            last, unclosed = self._with_terminators(items, flat, spans)
-        chosen = np.ones(len(last), dtype=bool)
+        weights = np.array([turn.weight for item in items for turn in item.rendered.turns])
+        last, unclosed = self._with_closers(items, flat, spans)
+        chosen = weights > 0
         if self._policies.train_on == "last":
-            chosen[:-1] = spans.text[1:] != spans.text[:-1]
+            chosen[:-1] &= spans.text[1:] != spans.text[:-1]
         places = len(flat.ids) + 1
         edges = np.bincount(spans.first[chosen], minlength=places) - np.bincount(last[chosen], minlength=places)
         mask = np.cumsum(edges[:-1]) > 0
@@ -204,46 +282,63 @@ class Renderer:
         for number, item in enumerate(items):
             start, end = int(starts[number]), int(ends[number])
             mine = slice(int(turns_of[number]), int(turns_of[number + 1]))
-            if unclosed[mine].any():
-                turn = int(unclosed[mine].argmax())
+            if (unclosed[mine] & chosen[mine]).any():
+                turn = int((unclosed[mine] & chosen[mine]).argmax())
                 outcomes.append(
-                    Rejected(
-                        "no_terminator", f"the assistant's turn {turn} is not closed by the token that ends a turn"
-                    )
+                    Rejected("no_terminator", f"the assistant's turn {turn} is not closed by a token that ends a turn")
                 )
-            elif not mask[start:end].any():
+                continue
+            if not mask[start:end].any():
                 outcomes.append(Rejected("no_target", "no token of this conversation is a target"))
-            else:
-                outcomes.append(
-                    Example(
-                        ids=flat.ids[start:end],
-                        loss_mask=mask[start:end],
-                        turn_ends=(last[mine] - start).astype(np.int32),
-                        content_hash=item.content_hash,
-                        control_tokens=item.control_tokens,
-                        notes=item.notes,
-                    )
+                continue
+            if across := int((spans.across[mine] & chosen[mine]).sum()):
+                item.notes["tokens across the seam", "prompt and answer"] += across
+            outcomes.append(
+                Example(
+                    ids=flat.ids[start:end],
+                    loss_mask=mask[start:end],
+                    turn_ends=(last[mine] - start).astype(np.int32),
+                    content_hash=item.content_hash,
+                    control_tokens=item.control_tokens,
+                    notes=item.notes,
+                    loss_weights=_token_weights(
+                        mask[start:end], weights[mine], spans.first[mine] - start, last[mine] - start
+                    ),
                 )
+            )
         return outcomes
 
-    def _with_terminators(self, items: Sequence[_Ready], flat: Flat, spans: TokenSpans) -> tuple[Int64Array, BoolArray]:
-        """Each turn stretched through the first terminator behind it, with what the model writes before that (tool calls); and which have none.
+    def _with_closers(self, items: Sequence[_Ready], flat: Flat, spans: TokenSpans) -> tuple[Int64Array, BoolArray]:
+        """Each turn stretched through the first closer behind it, with what the model writes before that (tool calls); and which have none.
 
-        Plain text closes itself and is left as it is.
+        Plain text closes itself, and turns of generation tags are as their author set them.
         """
-        stops = np.append(np.flatnonzero(np.isin(flat.ids, self.stop_ids)), len(flat.ids))
-        closing = stops[np.searchsorted(stops, spans.last)]
-        # The next turn of the same text, or the text's end, is as far as a turn can reach.
-        limit = flat.offsets[1:][spans.text] if len(spans.text) else np.zeros(0, dtype=np.int64)
+        last, unclosed = spans.last.copy(), np.zeros(len(spans.last), dtype=bool)
+        if not len(last):
+            return last, unclosed
+        limit = flat.offsets[1:][spans.text]
         same = spans.text[1:] == spans.text[:-1]
+        # The next turn of the same text, or the text's end, is as far as a turn can reach.
         limit[:-1] = np.where(same, spans.first[1:], limit[:-1])
-        chat = (
-            np.array([item.is_chat for item in items], dtype=bool)[spans.text]
-            if len(items)
-            else np.zeros(0, dtype=bool)
-        )
-        unclosed = chat & (closing >= limit)
-        return np.where(chat & ~unclosed, closing + 1, spans.last), unclosed
+        for bundle in {id(item.bundle): item.bundle for item in items}.values():
+            if bundle is None or bundle.template.has_generation_tags:
+                continue
+            its = np.array([item.bundle is bundle for item in items], dtype=bool)[spans.text]
+            closers = np.append(np.flatnonzero(np.isin(flat.ids, bundle.closer_ids)), len(flat.ids))
+            closing = closers[np.searchsorted(closers, spans.last)]
+            unclosed |= its & (closing >= limit)
+            last = np.where(its & (closing < limit), closing + 1, last)
+        return last, unclosed
+
+
+def _token_weights(mask: BoolArray, weights: Float64Array, first: Int64Array, last: Int64Array) -> Float32Array | None:
+    """The loss weight of every target, float32 [n]; None where all are 1."""
+    if ((weights == 0) | (weights == 1)).all():
+        return None
+    of_token = np.ones(len(mask), dtype=np.float32)
+    for weight, start, end in zip(weights.tolist(), first.tolist(), last.tolist(), strict=True):
+        of_token[start:end] = weight
+    return np.where(mask, of_token, np.float32(0))
 
 
 def _said(conversation: Conversation) -> str:

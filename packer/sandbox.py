@@ -128,6 +128,11 @@ class _Symbolic(_Sandbox):
         return join([self.printed(value) for value in values])
 
 
+def environment(kind: type[_Sandbox] = _Sandbox) -> _Sandbox:
+    """The environment that transformers documents for chat templates, without its functions."""
+    return kind(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+
+
 def compiled(source: str, *, date: datetime.date | None, symbolic: bool = False) -> jinja2.Template:
     """The template, ready to run; raises jinja2.TemplateSyntaxError, or SyntaxError, RecursionError or MemoryError for what Python cannot take of it.
 
@@ -142,9 +147,7 @@ def compiled(source: str, *, date: datetime.date | None, symbolic: bool = False)
             raise jinja2.TemplateError("it prints today's date; say which with --template-date 2026-01-31")
         return datetime.datetime(date.year, date.month, date.day).strftime(form)
 
-    made = (_Symbolic if symbolic else _Sandbox)(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
+    made = environment(_Symbolic if symbolic else _Sandbox)
     made.filters["tojson"] = _to_json
     if symbolic:
         made.tests["sameas"] = _same

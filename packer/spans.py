@@ -17,25 +17,27 @@ import numpy as np
 from packer.encoders import Flat
 from packer.tokenizer import Encoded, Tokenizer
 from packer.turns import Turn
-from packer.types import Int64Array
+from packer.types import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenSpans:
     """One entry a turn: text int64 [m] (which text it belongs to, ascending), first and last int64 [m]: its tokens are flat.ids[first:last].
 
-    Tokens that lie only partly in the turn are left out: one that begins before it holds text that the model is given.
+    A token across the seam, which begins before the turn and ends in it, is the turn's: the model has to write it. across bool [m]: whether the first
+    token is one. A token that ends behind the turn is left out.
     """
 
     text: Int64Array
     first: Int64Array
     last: Int64Array
+    across: BoolArray
 
 
 def token_spans(tokenizer: Tokenizer, texts: Sequence[str], turns: Sequence[Sequence[Turn]], flat: Flat) -> TokenSpans:
     """The tokens of every turn of every text; turns of a text in order and apart."""
     text_of = np.repeat(np.arange(len(texts)), [len(one) for one in turns])
-    bounds = np.array([turn for one in turns for turn in one], dtype=np.int64).reshape(-1, 2)
+    bounds = np.array([turn[:2] for one in turns for turn in one], dtype=np.int64).reshape(-1, 2)
     if tokenizer.byte_lengths is None:
         exact = np.zeros(len(texts), dtype=bool)
         ends = np.zeros(len(flat.ids) + 1, dtype=np.int64)
@@ -50,14 +52,17 @@ def token_spans(tokenizer: Tokenizer, texts: Sequence[str], turns: Sequence[Sequ
             bounds[at : at + len(its_turns)] = _in_bytes(text, its_turns)
         at += len(its_turns)
     base = ends[flat.offsets[:-1]][text_of] if len(texts) else np.zeros(0, dtype=np.int64)
-    first = np.searchsorted(ends[:-1], base + bounds[:, 0], side="left")
+    starts = base + bounds[:, 0]
+    first = np.searchsorted(ends[1:], starts, side="right")
+    across = ends[first] < starts
     last = np.searchsorted(ends[1:], base + bounds[:, 1], side="right")
     for number in np.flatnonzero(~exact).tolist():
         mine = text_of == number
-        places = spans_of(tokenizer.place(texts[number]), turns[number])
-        first[mine] = flat.offsets[number] + places[:, 0]
-        last[mine] = flat.offsets[number] + places[:, 1]
-    return TokenSpans(text=text_of, first=first, last=np.maximum(first, last))
+        spans = spans_of(tokenizer.place(texts[number]), turns[number])
+        first[mine] = flat.offsets[number] + spans.first
+        last[mine] = flat.offsets[number] + spans.last
+        across[mine] = spans.across
+    return TokenSpans(text=text_of, first=first, last=np.maximum(first, last), across=across & (first < last))
 
 
 def _in_bytes(text: str, turns: Sequence[Turn]) -> list[tuple[int, int]]:
@@ -72,9 +77,10 @@ def _in_bytes(text: str, turns: Sequence[Turn]) -> list[tuple[int, int]]:
     return places
 
 
-def spans_of(encoded: Encoded, turns: Sequence[Turn]) -> Int64Array:
-    """The tokens of each turn of one text, int64 [turns, 2], counted from its first token."""
+def spans_of(encoded: Encoded, turns: Sequence[Turn]) -> TokenSpans:
+    """The tokens of each turn of one text, counted from its first token."""
     bounds = np.array([(turn.start, turn.end) for turn in turns], dtype=np.int64).reshape(-1, 2)
-    first = np.searchsorted(encoded.starts, bounds[:, 0], side="left")
-    last = np.searchsorted(encoded.ends, bounds[:, 1], side="right")
-    return np.stack([first, np.maximum(first, last)], axis=1)
+    first = np.searchsorted(encoded.ends, bounds[:, 0], side="right")
+    last = np.maximum(first, np.searchsorted(encoded.ends, bounds[:, 1], side="right"))
+    across = np.append(encoded.starts, 0)[first] < bounds[:, 0]
+    return TokenSpans(text=np.zeros(len(turns), dtype=np.int64), first=first, last=last, across=across & (first < last))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -33,40 +33,96 @@ class ChatTemplate:
     prints today's date; None: such a template is refused.
     """
 
-    def __init__(self, source: str, *, special_tokens: Mapping[str, str], date: datetime.date | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        special_tokens: Mapping[str, str],
+        date: datetime.date | None = None,
+        args: Mapping[str, Json] | None = None,
+    ) -> None:
         self.source = source
+        self.args = dict(args or {})
         without_comments = re.sub(r"\{#.*?#\}", "", source, flags=re.DOTALL)
         self.has_generation_tags = bool(re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", without_comments))
         self._template = _compile(source, date, symbolic=False)
         self._date = date
         self._special_tokens = dict(special_tokens)
 
-    def run(self, messages: Sequence[Message], *, tools: Json, add_generation_prompt: bool = False) -> str:
+    def run(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Json,
+        add_generation_prompt: bool = False,
+        args: Mapping[str, Json] | None = None,
+    ) -> str:
         """The conversation as text, as `apply_chat_template(tokenize=False)` gives it, generation blocks between OPEN and CLOSE.
 
-        Raises Rejected("template_refused") where the template raises.
+        args: the conversation's own template arguments, over those given to the constructor. Raises Rejected("template_refused") where the template raises.
         """
-        text: str = self._rendered(self._template, messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        text: str = self._rendered(self._template, messages, tools, add_generation_prompt, args or {})
         return text
 
-    def trace(self, messages: Sequence[Message], asked: Asked) -> tuple[str | Part, ...]:
-        """The parts of what the template prints, given messages whose contents are texts; what it asks of those is left in `asked`.
+    def trace(
+        self,
+        messages: Sequence[Message],
+        asked: Asked,
+        *,
+        texts: Sequence[Mapping[str, int]],
+        add_generation_prompt: bool = False,
+        args: Mapping[str, Json] | None = None,
+    ) -> tuple[str | Part, ...]:
+        """The parts of what the template prints, given messages of which some values are texts; what it asks of those is left in `asked`.
 
-        Every conversation that answers alike gets the same parts, unless `asked.lost`, and is refused alike: Rejected("template_refused").
+        texts: of each message, the keys whose values are texts, and the number of each in `asked.texts`. Every conversation that answers alike gets the
+        same parts, unless `asked.lost`, and is refused alike: Rejected("template_refused").
         """
-        stand_ins = [{**message, "content": Said(asked, place)} for place, message in enumerate(messages)]
+        saids = [Said(asked, number) for number in range(len(asked.texts))]
+        stand_ins = [
+            {**message, **{key: saids[number] for key, number in its.items()}}
+            for message, its in zip(messages, texts, strict=False)
+        ]
         try:
-            printed = self._rendered(self._symbolic, tuple(stand_ins), tools=None, add_generation_prompt=False)
+            printed = self._rendered(self._symbolic, tuple(stand_ins), None, add_generation_prompt, args or {})
         except UnknowableError as error:  # out of the message of an error that the template raised with a text in it
             raise Rejected("template_refused", str(error)) from None
         return parts_of(printed)
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names of all arguments that the template reads."""
+        return template_names(self.source)[0]
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        return template_names(self.source)[1]
+
+    def check_args(self, args: Mapping[str, Json]) -> None:
+        """Raise Rejected where a conversation has an argument that the template never reads."""
+        unread = sorted(set(args) - self.variables)
+        if unread:
+            raise Rejected("template_argument", f"the template never reads {', '.join(unread)}")
+
+    def unread_keys(self, messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
+        """Yield a note per key of a message that the template never reads."""
+        for message in messages:
+            if len(message) > 2:
+                for key in message:
+                    if key not in _ALWAYS_READ and key not in self._keys:
+                        yield ("unread message key", key)
 
     @cached_property
     def _symbolic(self) -> jinja2.Template:
         return _compile(self.source, self._date, symbolic=True)
 
     def _rendered(
-        self, template: jinja2.Template, messages: Sequence[object], *, tools: Json, add_generation_prompt: bool
+        self,
+        template: jinja2.Template,
+        messages: Sequence[object],
+        tools: Json,
+        add_generation_prompt: bool,
+        args: Mapping[str, Json],
     ) -> Any:
         import jinja2
 
@@ -76,7 +132,7 @@ class ChatTemplate:
                 tools=tools,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
+                **{**self._special_tokens, **self.args, **args},
             )
         # A template is a program that runs on data it was not written for: besides raise_exception, it meets missing keys, None and text where
         # it expected an object. All of these are the template's refusal of this conversation.
@@ -92,6 +148,25 @@ class ChatTemplate:
             MemoryError,
         ) as error:
             raise Rejected("template_refused", f"{type(error).__name__}: {error}") from None
+
+
+# Keys whose loss is counted by what they say, not by their name.
+_ALWAYS_READ = frozenset(("role", "content", "tool_calls", "reasoning_content", "thinking", "reasoning"))
+# Arguments that every template is given by whoever renders it.
+_RENDERED = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
+
+
+def template_names(source: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of arguments that a template reads, and every word by which it may look up a key of a message."""
+    from jinja2 import meta, nodes
+
+    from packer.sandbox import environment
+
+    tree = environment().parse(source)
+    variables = meta.find_undeclared_variables(tree) - _RENDERED
+    attributes = {node.attr for node in tree.find_all(nodes.Getattr)}
+    constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    return frozenset(variables), frozenset(attributes | constants)
 
 
 def _compile(source: str, date: datetime.date | None, *, symbolic: bool) -> jinja2.Template:

@@ -74,6 +74,7 @@ class Tokenizer:
         self.special_added = frozenset(
             token.content for token in self._backend.get_added_tokens_decoder().values() if token.special
         )
+        self.generation_eos = _generation_eos(folder)
         self.eos_id: int | None = inner.eos_token_id
         self.bos_id: int | None = inner.bos_token_id
         self.eos_text: str | None = inner.eos_token
@@ -249,6 +250,15 @@ def _one_template(template: object) -> str | None:
     if isinstance(template, dict):
         template = template.get("default")
     return template if isinstance(template, str) else None
+
+
+def _generation_eos(folder: Path) -> frozenset[int]:
+    """The ids at which the model's generation_config.json stops; empty where there is none, or it says nothing."""
+    try:
+        named = json.loads((folder / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id")
+    except (OSError, ValueError, AttributeError):
+        return frozenset()
+    return frozenset(i for i in (named if isinstance(named, list) else [named]) if isinstance(i, int))
 
 
 def _pad_id(inner: PreTrainedTokenizerFast, name: str) -> int:

@@ -3,8 +3,8 @@
 A mark is one private-use character that no text holds (`packer.marks` sets them and sees to that). Here they are taken out again: what is left is the
 text, and where they stood are the assistant's turns.
 
-    >>> read_marks(take_apart(f"user: hi bot: {OPEN}ho{CLOSE}."), (), Facts()).turns
-    (Turn(start=14, end=16),)
+    >>> [(turn.first, turn.end) for turn in read_turns(take_apart(f"user: hi bot: {OPEN}ho{CLOSE}."), [0])]
+    [(14, 16)]
 """
 
 from __future__ import annotations
@@ -22,43 +22,56 @@ OPEN, CLOSE = "\U00100000", "\U00100001"
 # Around reasoning, and around text of the data that spells a control token.
 THINK_OPEN, THINK_CLOSE = "\U00100002", "\U00100003"
 LITERAL_OPEN, LITERAL_CLOSE = "\U00100004", "\U00100005"
-# In the first argument of each tool call, and before what others say.
-CALL, OTHERS = "\U00100006", "\U00100007"
-ANY = re.compile("[\U00100000-\U00100007]")
-_AT_MARKS = re.compile("([\U00100000-\U00100007])")
+# In the first argument of each tool call, and around what others say.
+CALL, OTHERS, OTHERS_CLOSE = "\U00100006", "\U00100007", "\U00100008"
+ANY = re.compile("[\U00100000-\U00100008]")
+_AT_MARKS = re.compile("([\U00100000-\U00100008])")
 _TURN_MARKS = frozenset((OPEN, CLOSE, THINK_OPEN, THINK_CLOSE, CALL))
-_OPENS_THOUGHTS = re.compile(r"<think>\s*")
-TURN = f"(?:{THINK_OPEN}{THINK_CLOSE})?{OPEN}{CLOSE}"
+# Behind one of these stands what the template writes between two messages.
+_ENDS = frozenset((CLOSE, CALL, OTHERS_CLOSE))
 
 
 class Turn(NamedTuple):
-    """Characters [start, end) that the assistant wrote in one turn; the terminator behind them is not counted, unless by generation tags."""
+    """Characters [start, end) that the assistant wrote in one turn; the terminator behind them is not counted, unless by generation tags.
+
+    weight: of its tokens in the loss; 0: not trained on.
+    """
 
     start: int
     end: int
+    weight: float = 1.0
+
+
+class Unprinted(NamedTuple):
+    """Something of the data that the text lacks. kind: "reasoning", "tool calls", "tools" or "text of ROLE"; place: of its message, -1 for tools."""
+
+    kind: str
+    text: str
+    place: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rendered:
-    """text; turns: the assistant's, in order, those to be trained on; literal: places [start, end) of text that only spells a control token."""
+    """text; turns: all of the assistant's, in order; literal: places [start, end) of text that only spells a control token; unprinted: what the text lacks."""
 
     text: str
     turns: tuple[Turn, ...]
     literal: tuple[tuple[int, int], ...] = ()
+    unprinted: tuple[Unprinted, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """What a template is known to write.
 
-    headers: between the text before and an assistant's; needed only for turns that call a tool and say nothing. stops: texts of the tokens that end a
-    turn; needed only for conversations that call tools. prompt: what it appends for a model to go on from (`add_generation_prompt`); what stands
-    between that and an assistant's reasoning (`<think>`) is the assistant's to write.
+    closers: texts of the tokens that end a turn; empty while they are not known. prompt: what it appends for a model to go on from
+    (`add_generation_prompt`), or writes before every answer; used where no prompt can be rendered for a turn. appended: what a conversation that ends
+    with an answer is to be closed with, where the template leaves it open.
     """
 
-    headers: Sequence[str] = ()
-    stops: Sequence[str] = ()
+    closers: Sequence[str] = ()
     prompt: str = ""
+    appended: str = ""
 
 
 def literal_marks(text: str) -> str:
@@ -92,97 +105,107 @@ def take_apart(marked: str) -> Marked:
     return Marked("".join(texts), tuple(parts[1::2]), tuple(accumulate(map(len, texts[:-1]))))
 
 
-def read_marks(marked: Marked, silent: Sequence[bool], facts: Facts) -> Rendered:
-    """What the marks say.
+@dataclass(slots=True)
+class TurnMarks:
+    """Where the marks of one turn stood in the text, -1 where they did not come through.
 
-    silent: the turns that only call tools; their text begins behind the header. One of the stops must end each turn before others speak; where there
-    are none, that is not checked.
+    first: the first of them. reasoned: where reasoning ends. answer: where the answer begins. call: the last call's mark. end: the last mark. before: the
+    end of the last text before the turn that comes from the data; 0 where there is none.
     """
-    text = marked.text
-    turns: list[Turn] = []
-    literal: list[tuple[int, int]] = []
-    others: list[int] = []
-    start, literal_start = -1, 0
+
+    first: int
+    before: int
+    reasoned: int = -1
+    answer: int = -1
+    call: int = -1
+    end: int = -1
+
+
+def read_turns(marked: Marked, calls: Sequence[int]) -> list[TurnMarks] | None:
+    """The marks of each turn; None where they are not those of these turns, each with anything of it printed once.
+
+    calls: tool calls of each turn. A template may leave out a turn's reasoning, its text or all of its calls, but not everything.
+    """
+    thought, text = f"(?:{THINK_OPEN}{THINK_CLOSE})", f"(?:{OPEN}{CLOSE})"
+    call = [f"(?:{CALL}{{{count}}})" if count else "(?!)" for count in calls]
+    found = re.fullmatch("".join(f"({thought}{text}?{its}?|{text}{its}?|{its})" for its in call), marked.turn_marks)
+    if found is None:
+        return None
+    sizes = [len(group) for group in found.groups()]
+    turns: list[TurnMarks] = []
+    before = left = 0
+    names = {THINK_CLOSE: "reasoned", OPEN: "answer", CALL: "call"}
     for mark, place in zip(marked.marks, marked.places, strict=True):
-        if mark == THINK_OPEN:
-            start = _behind_prompt(text, place, turns[-1].end if turns else 0, facts.prompt)
-        elif mark == OPEN and start < 0:
-            # Where there is reasoning, the turn has begun with it; where a tool is called at once, with what stands before the call.
-            calls_at_once = bool(silent) and silent[len(turns)]
-            after = turns[-1].end if turns else 0
-            start = _behind_header(text, place, after, facts.headers) if calls_at_once else place
-            # Thoughts that came without the tag that opens them: a template that opens them leaves that to the assistant too.
-            prompted = _behind_prompt(text, place, after, facts.prompt)
-            if opens_thoughts(text, prompted, start):
-                start = prompted
-        elif mark == CLOSE:
-            start = _behind_supplied(text, start, place, turns[-1].end if turns else 0, facts.prompt)
-            turns.append(Turn(start=start, end=place))
+        if mark in _TURN_MARKS:
+            if not left:
+                turns.append(TurnMarks(first=place, before=before))
+                left = sizes[len(turns) - 1]
+            left -= 1
+            if mark in names:
+                setattr(turns[-1], names[mark], place)
+            turns[-1].end = place
+        if mark in _ENDS:
+            before = place
+    return turns
+
+
+def last_end(marked: Marked) -> int:
+    """Where the last text that comes from the data ends; 0 where there is none."""
+    return next(
+        (place for mark, place in zip(marked.marks[::-1], marked.places[::-1], strict=True) if mark in _ENDS), 0
+    )
+
+
+def pairs(marked: Marked, opening: str, closing: str) -> list[tuple[int, int]]:
+    """The places [start, end) between two marks."""
+    places: list[tuple[int, int]] = []
+    start = -1
+    for mark, place in zip(marked.marks, marked.places, strict=True):
+        if mark == opening:
+            start = place
+        elif mark == closing and start >= 0:
+            places.append((start, place))
             start = -1
-        elif mark == CALL:
-            turns[-1] = Turn(start=turns[-1].start, end=place)
-        elif mark == OTHERS:
-            others.append(place)
-        elif mark == LITERAL_OPEN:
-            literal_start = place
-        elif mark == LITERAL_CLOSE:
-            literal.append((literal_start, place))
-    if facts.stops:
-        _check_ends(text, turns, others, literal, facts.stops)
-    return Rendered(text=text, turns=tuple(turns), literal=tuple(literal))
+    return places
 
 
-def joined(rendered: Rendered) -> Rendered:
+def joined(blocks: Sequence[Turn]) -> list[Turn]:
     """Generation blocks that touch as one turn: a terminator in a block of its own belongs to the answer before it."""
     turns: list[Turn] = []
-    for turn in rendered.turns:
-        if turns and turns[-1].end == turn.start:
-            turns[-1] = Turn(start=turns[-1].start, end=turn.end)
+    for block in blocks:
+        if turns and turns[-1].end == block.start:
+            turns[-1] = Turn(turns[-1].start, block.end)
         else:
-            turns.append(turn)
-    return Rendered(text=rendered.text, turns=tuple(turns), literal=rendered.literal)
+            turns.append(block)
+    return turns
 
 
-def _check_ends(
+def behind_prompt(text: str, turn: Turn, prompt: str) -> Turn:
+    """A tagged turn without the end of the generation prompt that it may begin with: the model is given it."""
+    for size in range(min(len(prompt), turn.end - turn.start), 0, -1):
+        if text.startswith(prompt, turn.start + size - len(prompt)) and turn.start + size >= len(prompt):
+            return turn._replace(start=turn.start + size)
+    return turn
+
+
+def check_ends(
     text: str,
     turns: Sequence[Turn],
     others: Sequence[int],
     literal: Sequence[tuple[int, int]],
-    stops: Sequence[str],
+    closers: Sequence[str],
 ) -> None:
-    """Rejected where somebody else speaks within a turn, or before the token that ends it."""
-    stop = re.compile("|".join(map(re.escape, stops)))
+    """Raise Rejected where somebody else speaks within a turn, or before the token that ends it. others: where they begin to speak."""
+    closer = re.compile("|".join(map(re.escape, closers)))
     for number, turn in enumerate(turns):
+        if not turn.weight:
+            continue
         if any(turn.start <= place < turn.end for place in others):
             raise refused("the order of a tool call and its answer")
         following = [place for place in others if place >= turn.end] + [one.start for one in turns[number + 1 :]]
         limit = min(following, default=len(text))
-        if not any((match.start(), match.end()) not in literal for match in stop.finditer(text, turn.end, limit)):
+        if not any((match.start(), match.end()) not in literal for match in closer.finditer(text, turn.end, limit)):
             raise Rejected(
-                "no_terminator", f"the assistant's turn {number} is not closed by the token that ends a turn"
+                "no_terminator",
+                f"the assistant's turn {number} is not closed by a token that ends a turn ({', '.join(closers)})",
             )
-
-
-def opens_thoughts(text: str, start: int, end: int) -> bool:
-    """Whether the text in [start, end) is the tag that opens thoughts, and nothing else but white space behind it."""
-    return _OPENS_THOUGHTS.fullmatch(text, start, end) is not None
-
-
-def _behind_prompt(text: str, place: int, after: int, prompt: str) -> int:
-    """Where a model would go on to write what stands at `place`: behind the generation prompt before it; `place` itself where there is none."""
-    found = text.rfind(prompt, after, place) if prompt else -1
-    return found + len(prompt) if found >= 0 else place
-
-
-def _behind_supplied(text: str, start: int, end: int, after: int, prompt: str) -> int:
-    """Where a turn begins that itself begins with the end of the generation prompt, a `<think>` say: behind it. The model is given it."""
-    found = text.find(prompt, max(after, start - len(prompt) + 1), min(start + len(prompt) - 1, end)) if prompt else -1
-    return found + len(prompt) if 0 <= found < start else start
-
-
-def _behind_header(text: str, call: int, after: int, headers: Sequence[str]) -> int:
-    """Where a turn that begins with a tool call begins: behind the nearest header before the call's first argument."""
-    ends = [found + len(header) for header in headers if (found := text.rfind(header, after, call)) >= 0]
-    if not ends:
-        raise refused("the header of a turn that calls a tool")
-    return max(ends)

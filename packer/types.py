@@ -15,6 +15,7 @@ Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
 
 
 class Row(NamedTuple):

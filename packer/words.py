@@ -14,6 +14,8 @@ Strategy = Literal["optimal", "bfd", "ffd", "sequential"]
 TrainOn = Literal["assistant", "last", "all"]
 # What becomes of text that spells a control token (`packer.controls`).
 Policy = Literal["split", "reject", "keep"]
+# What becomes of reasoning in the data (`packer.render`).
+Reasoning = Literal["template", "every-turn", "context", "strip"]
 # What becomes of a conversation longer than a row (`packer.overlong`).
 Overlong = Literal["drop", "truncate", "split", "error"]
 # How a row of a data set is read (`packer.formats`).

@@ -302,7 +302,7 @@ def _holds(source: str) -> tuple[int, int]:
     had = 0
     # Either way round: what the first of them shows, a form can be held against at once.
     for texts in (TEXTS, TEXTS[::-1]):
-        forms = Forms(template, prompt="")
+        forms = Forms(template, Facts(prompt=""))
         for number, text in enumerate(texts):
             said = conversation(text, TEXTS[(3 * number + 1) % len(TEXTS)])
             rendered = forms.rendered(said)
@@ -348,7 +348,7 @@ chats = st.lists(
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_forms_and_marks_find_the_same_text_and_turns_in_the_templates_of_the_wild(name: str) -> None:
     template, prompt = _of_the_wild(name)
-    forms = Forms(template, prompt=prompt)
+    forms = Forms(template, Facts(prompt=prompt))
 
     @settings(max_examples=60, deadline=None, database=None)
     @given(
@@ -390,7 +390,7 @@ def test_a_plain_chat_has_a_form_in_nearly_every_template_of_the_wild() -> None:
     without = set()
     for name in TEMPLATES:
         template, prompt = _of_the_wild(name)
-        if Forms(template, prompt=prompt).rendered(conversation("What?", "That.", "And?", "So.")) is None:
+        if Forms(template, Facts(prompt=prompt)).rendered(conversation("What?", "That.", "And?", "So.")) is None:
             without.add(name)
     assert without == WITHOUT, sorted(without)
 
@@ -399,22 +399,22 @@ def test_what_becomes_of_a_conversation_does_not_depend_on_those_before_it() -> 
     source = TEMPLATES["qwen3"].read_text(encoding="utf-8")
     template = ChatTemplate(source, special_tokens={})
     said = [conversation(a, b, c, d) for a in TEXTS[:6] for b in TEXTS[3:8] for c in TEXTS[:3] for d in TEXTS[4:9]]
-    alone = [Forms(template, prompt="").rendered(one) for one in said]
+    alone = [Forms(template, Facts(prompt="")).rendered(one) for one in said]
     assert None in alone
     assert any(one is not None for one in alone)
     for seed in range(3):
-        forms = Forms(template, prompt="")
+        forms = Forms(template, Facts(prompt=""))
         order = list(range(len(said)))
         random.Random(seed).shuffle(order)
         assert {n: forms.rendered(said[n]) for n in order} == dict(enumerate(alone))
     with mock.patch("packer.forms._KEPT", 30):
-        forms = Forms(template, prompt="")
+        forms = Forms(template, Facts(prompt=""))
         assert [forms.rendered(one) for one in said] == alone
 
 
 def test_the_template_is_run_for_the_first_conversation_of_a_kind_and_for_one_in_64() -> None:
     template = ChatTemplate(CHATML, special_tokens={})
-    forms = Forms(template, prompt="<|im_start|>assistant\n")
+    forms = Forms(template, Facts(prompt="<|im_start|>assistant\n"))
     with (
         mock.patch.object(template, "run", wraps=template.run) as run,
         mock.patch.object(template, "trace", wraps=template.trace) as trace,
@@ -427,7 +427,7 @@ def test_the_template_is_run_for_the_first_conversation_of_a_kind_and_for_one_in
 
 def test_a_form_that_differs_from_its_template_ends_the_build() -> None:
     template = ChatTemplate(CHATML, special_tokens={})
-    forms = Forms(template, prompt="")
+    forms = Forms(template, Facts(prompt=""))
     forms.rendered(conversation("a", "b"))
     run = template.run
     with mock.patch.object(template, "run", lambda *a, **k: run(*a, **k).replace("answer", "ANSWER")):
@@ -464,13 +464,13 @@ def test_what_a_template_may_not_know_of_a_text_is_lost_even_where_jinja_takes_n
     ids=["tools", "another key", "keys in another order", "masked", "blank", "a mark in the text"],
 )
 def test_other_conversations_have_no_form(said: Conversation) -> None:
-    assert Forms(ChatTemplate(CHATML, special_tokens={}), prompt="").rendered(said) is None
+    assert Forms(ChatTemplate(CHATML, special_tokens={}), Facts(prompt="")).rendered(said) is None
 
 
 def test_only_what_follows_the_prompt_is_a_turn() -> None:
     said = conversation("a", "b", "c", "d")
     half = Conversation(messages=said.messages, first_target=2)
-    forms = Forms(ChatTemplate(CHATML, special_tokens={}), prompt="")
+    forms = Forms(ChatTemplate(CHATML, special_tokens={}), Facts(prompt=""))
     texts = [
         [found.text[t.start : t.end] for t in found.turns]
         for one in (said, half, said)
@@ -488,7 +488,7 @@ def test_a_tag_that_opens_thoughts_behind_the_generation_prompt_is_the_assistant
     )
     template, prompt = ChatTemplate(source, special_tokens={}), "<|im_start|>assistant\n"
     said = conversation("a", "I wonder</think>b", "c", "d")
-    found = Forms(template, prompt=prompt).rendered(said)
+    found = Forms(template, Facts(prompt=prompt)).rendered(said)
     assert found is not None
     assert found == marked(template, said, prompt)
     turn = found.turns[0]
@@ -502,14 +502,14 @@ def test_what_comes_by_chance_has_no_form() -> None:
         "{{ lipsum(1) }}{{ messages[0].content }}",
     ):
         template = ChatTemplate(source, special_tokens={})
-        assert all(Forms(template, prompt="").rendered(conversation("a", "b")) is None for _ in range(20))
+        assert all(Forms(template, Facts(prompt="")).rendered(conversation("a", "b")) is None for _ in range(20))
 
 
 def test_one_message_twice_is_told_from_two_messages() -> None:
     template = ChatTemplate(
         "{{ messages[0] is sameas messages[2] }}{% for m in messages %}{{ m.content }};{% endfor %}", special_tokens={}
     )
-    forms = Forms(template, prompt="")
+    forms = Forms(template, Facts(prompt=""))
     two, again = conversation("a", "b", "c", "d"), conversation("a", "b")
     twice = Conversation(messages=(*again.messages, *again.messages))
     assert [
@@ -526,7 +526,7 @@ def test_a_text_stripped_a_thousand_times_is_the_template_s() -> None:
             special_tokens={},
         )
         said = conversation(*["a ", "b"] * 1000)
-        found = Forms(template, prompt="").rendered(said)
+        found = Forms(template, Facts(prompt="")).rendered(said)
         assert found is not None
         assert found.text == plain(template, said)
 
@@ -552,7 +552,7 @@ def test_what_the_generation_prompt_supplies_is_no_target_though_the_text_begins
 ) -> None:
     template = ChatTemplate(source, special_tokens={})
     for before in (("q", "w"), ("q", "<think>\nv"), texts):
-        forms = Forms(template, prompt=prompt)
+        forms = Forms(template, Facts(prompt=prompt))
         forms.rendered(conversation(*before))
         said = conversation(*texts)
         found, by_marks = forms.rendered(said), marked(template, said, prompt)
@@ -566,7 +566,7 @@ def test_ever_new_orders_of_roles_do_not_fill_the_memory() -> None:
     template = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", special_tokens={})
     draw = random.Random(0)
     with mock.patch("packer.forms._KEPT", 2_000):
-        forms = Forms(template, prompt="")
+        forms = Forms(template, Facts(prompt=""))
         for _ in range(200):
             said = conversation(*"abcdefghij" * 6, roles="".join(draw.choices("usat", k=60)))
             found = forms.rendered(said)

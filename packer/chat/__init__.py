@@ -1,0 +1,1 @@
+"""From a canonical conversation to text, assistant turns and the tokens that end them."""

@@ -1,0 +1,75 @@
+"""Where an assistant turn begins in the rendered conversation: behind what the generation prompt supplies.
+
+At inference the model is given the conversation so far with `add_generation_prompt=True` and writes the rest of the turn: channel headers, the tag that
+opens reasoning, the blank before an answer. All of that is trained on. The prompt is rendered per turn and laid against the whole conversation at the end
+of the message before the turn, since templates may print earlier messages in another way once the conversation goes on.
+
+One exception: an *empty* reasoning block that the template inserts by itself is not trained on; a reasoning model would learn not to reason.
+
+    >>> turn_start("</s>bot: ", "</s>bot: hi", content=9)
+    9
+    >>> turn_start("<|im_start|>bot\\n<think>\\n", "<|im_start|>bot\\n<think>\\n\\n</think>\\n\\nhi", content=37)
+    37
+"""
+
+from __future__ import annotations
+
+import re
+
+# An empty reasoning block, whole or without its opening tag (which the prompt has supplied), and the white space around it.
+_OPENS = r"(?:<[^<>/]*(?:think|thought|reason)[^<>/]*>|\[THINK\]|<\|channel\|>analysis<\|message\|>|<\|channel>thought)"
+_CLOSES = r"(?:</[^<>]*(?:think|thought|reason)[^<>]*>|<[^<>]*END_THINKING[^<>]*>|\[/THINK\]|<\|end\|>|<channel\|>)"
+_EMPTY_BLOCK = re.compile(rf"\s*{_OPENS}\s*{_CLOSES}\s*", re.IGNORECASE)
+_BLOCK_TAIL = re.compile(rf"\s*{_CLOSES}\s*", re.IGNORECASE)
+_OPEN_TAIL = re.compile(rf"{_OPENS}\s*\Z", re.IGNORECASE)
+# What a prompt may supply and a turn without reasoning lack: tags of reasoning, or the rest of one.
+_REASONING_TAIL = re.compile(rf"(?:[^<\s]*>)?(?:\s|{_OPENS}|{_CLOSES})*", re.IGNORECASE)
+
+
+def turn_start(prompt: str, rendered: str, *, content: int) -> int | None:
+    """Return the offset in `rendered` at which the model's own text begins; None where that is not what such a prompt leads to.
+
+    Args:
+        prompt: The generation prompt, from the end of the message before the turn.
+        rendered: The whole conversation's text from the same place, at least through what the prompt may supply.
+        content: Offset in `rendered` of the turn's first text that comes from the data.
+    """
+    common = common_length(prompt, rendered)
+    if common == len(prompt) and common >= content:
+        return common
+    start = min(common, content)
+    if not only_reasoning(prompt[start:]):
+        return None
+    return start + empty_block(rendered[:start], rendered[start:content])
+
+
+def only_reasoning(rest: str) -> bool:
+    """Whether this end of a generation prompt does no more than open reasoning, or close it at once."""
+    return _REASONING_TAIL.fullmatch(rest) is not None
+
+
+def start_after_header(text: str, prompt: str, *, before: int, content: int) -> int | None:
+    """Return where a turn begins whose own prompt cannot be rendered: behind the last header in front of it.
+
+    Args:
+        prompt: What the template writes before answers.
+        before, content: Where the text of the message before ends, and where the turn's first text begins.
+    """
+    header = _OPEN_TAIL.sub("", prompt)
+    found = text.rfind(header, before, content) if header else -1
+    start = None if found < 0 else turn_start(prompt, text[found:], content=content - found)
+    return None if start is None else found + start
+
+
+def common_length(a: str, b: str) -> int:
+    """Return how many characters two texts have in common at their beginning."""
+    if b.startswith(a):
+        return len(a)
+    return next((n for n, (mine, other) in enumerate(zip(a, b, strict=False)) if mine != other), min(len(a), len(b)))
+
+
+def empty_block(supplied: str, written: str) -> int:
+    """Return how many characters of `written` are an empty reasoning block at its beginning; `supplied` may hold its opening tag."""
+    pattern = _BLOCK_TAIL if _OPEN_TAIL.search(supplied) else _EMPTY_BLOCK
+    found = pattern.match(written)
+    return found.end() if found else 0
