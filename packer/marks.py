@@ -213,6 +213,65 @@ def _start(
     return marks.before + start
 
 
+def _private_use() -> Rejected:
+    return Rejected(
+        "private_use",
+        "the text holds a character of U+100000 to U+100008, which mark places while a conversation is rendered",
+    )
+
+
+def _literal(message: Message, literal: Callable[[str, str], str]) -> Message:
+    """Every text of a message but its role."""
+    role = str(message["role"])
+    return {
+        literal(key, role): value if key == "role" else _deep(value, literal, role) for key, value in message.items()
+    }
+
+
+def _deep(value: Json, literal: Callable[[str, str], str], role: str) -> Json:
+    """Every text at every depth, keys too: a template may print them."""
+    if isinstance(value, str):
+        return literal(value, role)
+    if isinstance(value, list):
+        return [_deep(item, literal, role) for item in value]
+    if isinstance(value, dict):
+        return {literal(key, role): _deep(item, literal, role) for key, item in value.items()}
+    return value
+
+
+def _wrap(message: Message, wrap: _Wrap) -> Message:
+    """The message with its text and its calls marked; a turn that only calls tools is marked in its first call."""
+    marked = dict(message)
+    if calls := mark_calls(message.get("tool_calls"), CALL, first="" if message["content"] else OPEN + CLOSE):
+        marked["tool_calls"] = calls
+    for key in REASONING_KEYS:
+        if isinstance(marked.get(key), str) and marked[key]:
+            marked[key] = _set_in(str(marked[key]), wrap.reasoning, THINK_OPEN, THINK_CLOSE)
+    content = str(marked["content"])
+    if not content and calls:
+        return marked
+    if wrap.inline and (parts := _INLINE_REASONING.match(content)):
+        lead, reasoning, close, answer = parts.groups()
+        marked["content"] = (
+            lead + THINK_OPEN + reasoning + THINK_CLOSE + close + _set_in(answer, wrap.content, OPEN, CLOSE)
+        )
+    else:
+        marked["content"] = _set_in(content, wrap.content, OPEN, CLOSE)
+    return marked
+
+
+def _set_in(text: str, inset: tuple[int, int], opening: str, closing: str) -> str:
+    head, end = inset[0], len(text) - inset[1]
+    return text[:head] + opening + text[head:end] + closing + text[end:]
+
+
+def _count_calls(message: Message, place: int) -> int:
+    marked = mark_calls(message.get("tool_calls"), CALL)
+    if marked is None:
+        raise Rejected("bad_message", f"message {place}: a tool call has neither a name nor arguments")
+    return len(marked)
+
+
 def _reasoning(message: Message, wrap: _Wrap) -> str:
     if wrap.inline and (parts := _INLINE_REASONING.match(str(message["content"]))):
         return parts.group(2)
