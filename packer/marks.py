@@ -16,9 +16,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from packer.calls import around_text
+from packer.calls import around_text, mark_calls
 from packer.chat.turn_start import empty_block, start_after_header, turn_start
 from packer.chat.unprinted import (
+    REASONING_KEYS,
     reasoning_of,
     refuse_unprinted,
     replaced,
@@ -29,12 +30,15 @@ from packer.conversation import Conversation, Json, Message, Rejected
 from packer.template import ChatTemplate
 from packer.turns import (
     ANY,
+    CALL,
     CLOSE,
     LITERAL_CLOSE,
     LITERAL_OPEN,
     OPEN,
     OTHERS,
     OTHERS_CLOSE,
+    THINK_CLOSE,
+    THINK_OPEN,
     Facts,
     Marked,
     Rendered,

@@ -109,32 +109,34 @@ def take_apart(marked: str) -> Marked:
 class TurnMarks:
     """Where the marks of one turn stood in the text, -1 where they did not come through.
 
-    first: the first of them. reasoned: where reasoning ends. answer: where the answer begins. call: the last call's mark. end: the last mark. before: the
-    end of the last text before the turn that comes from the data; 0 where there is none.
+    first: the first of them. reasoned: where reasoning ends. answer: where the answer begins. calls: how many came through. end: the last mark. before:
+    the end of the last text before the turn that comes from the data; 0 where there is none.
     """
 
     first: int
     before: int
     reasoned: int = -1
     answer: int = -1
-    call: int = -1
+    calls: int = 0
     end: int = -1
 
 
 def read_turns(marked: Marked, calls: Sequence[int]) -> list[TurnMarks] | None:
     """The marks of each turn; None where they are not those of these turns, each with anything of it printed once.
 
-    calls: tool calls of each turn. A template may leave out a turn's reasoning, its text or all of its calls, but not everything.
+    calls: tool calls of each turn. A template may leave out a turn's reasoning, its text or some of its calls, but not everything.
     """
     thought, text = f"(?:{THINK_OPEN}{THINK_CLOSE})", f"(?:{OPEN}{CLOSE})"
-    call = [f"(?:{CALL}{{{count}}})" if count else "(?!)" for count in calls]
-    found = re.fullmatch("".join(f"({thought}{text}?{its}?|{text}{its}?|{its})" for its in call), marked.turn_marks)
+    call = [f"{CALL}{{1,{count}}}" if count else "(?!)" for count in calls]
+    found = re.fullmatch(
+        "".join(f"({thought}{text}?(?:{its})?|{text}(?:{its})?|{its})" for its in call), marked.turn_marks
+    )
     if found is None:
         return None
     sizes = [len(group) for group in found.groups()]
     turns: list[TurnMarks] = []
     before = left = 0
-    names = {THINK_CLOSE: "reasoned", OPEN: "answer", CALL: "call"}
+    names = {THINK_CLOSE: "reasoned", OPEN: "answer"}
     for mark, place in zip(marked.marks, marked.places, strict=True):
         if mark in _TURN_MARKS:
             if not left:
@@ -143,6 +145,7 @@ def read_turns(marked: Marked, calls: Sequence[int]) -> list[TurnMarks] | None:
             left -= 1
             if mark in names:
                 setattr(turns[-1], names[mark], place)
+            turns[-1].calls += mark == CALL
             turns[-1].end = place
         if mark in _ENDS:
             before = place

@@ -59,8 +59,7 @@ def unprinted(
             missing.append(Unprinted("reasoning", reasoning, place))
         if marks.answer < 0 and str(messages[place]["content"]).strip():
             missing.append(Unprinted("text of assistant", str(messages[place]["content"]), place))
-        if marks.call < 0 and messages[place].get("tool_calls"):
-            missing.append(Unprinted("tool calls", _json(messages[place]["tool_calls"]), place))
+        missing += _missing_calls(template, conversation, place, printed=marks.calls)
     others = [n for n, m in enumerate(messages) if m["role"] != "assistant" and str(m["content"]).strip()]
     if others_printed < len(others):
         missing += _missing_texts(template, conversation, others)
@@ -79,9 +78,7 @@ def unprinted_under_tags(template: ChatTemplate, conversation: Conversation) -> 
         }
         if reasoning.strip() and OTHERS not in _rendered(template, conversation, place, marked):
             missing.append(Unprinted("reasoning", reasoning, place))
-        calls = mark_calls(message.get("tool_calls"), CALL)
-        if calls and CALL not in _rendered(template, conversation, place, {**message, "tool_calls": calls}):
-            missing.append(Unprinted("tool calls", _json(message["tool_calls"]), place))
+        missing += _missing_calls(template, conversation, place, printed=0)
     return (*missing, *_missing_tools(template, conversation))
 
 
@@ -93,6 +90,20 @@ def _missing_texts(template: ChatTemplate, conversation: Conversation, places: I
         marked: Message = {**message, "content": around_text(content, OTHERS, OTHERS_CLOSE)}
         if content.strip() and OTHERS not in _rendered(template, conversation, place, marked):
             missing.append(Unprinted(f"text of {message['role']}", content, place))
+    return missing
+
+
+def _missing_calls(template: ChatTemplate, conversation: Conversation, place: int, *, printed: int) -> list[Unprinted]:
+    """The calls of a message that are not printed. printed: how many are known to be."""
+    message = conversation.messages[place]
+    calls, marked = message.get("tool_calls"), mark_calls(message.get("tool_calls"), CALL)
+    if not isinstance(calls, list) or not marked or printed == len(calls):
+        return []
+    missing = []
+    for number, call in enumerate(marked):
+        one = [*calls[:number], call, *calls[number + 1 :]]
+        if CALL not in _rendered(template, conversation, place, {**message, "tool_calls": one}):
+            missing.append(Unprinted("tool calls", _json(calls[number]), place))
     return missing
 
 
