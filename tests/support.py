@@ -17,7 +17,7 @@ REAL_ROWS = ROOT.parent / "shared" / "data" / "ultrachat_200k_1000.jsonl"
 
 
 def run_module(
-    module: str, arguments: Sequence[str | Path], *, cwd: Path, timeout: float = 300, **env: str
+    module: str, arguments: Sequence[str | Path], *, cwd: Path, timeout: float = 900, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """`python -m module …` as a user runs it, output captured."""
     return subprocess.run(
