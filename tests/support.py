@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,11 @@ def run_module(
         timeout=timeout,
         check=False,
     )
+
+
+def told(run: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines of standard error, without those that a slow machine adds: how far a stage is, which is told where it takes seconds."""
+    return [line for line in run.stderr.splitlines() if not re.search(r": [\d,]+ .*\([\d,.]+/s", line)]
 
 
 def write_jsonl(path: Path, rows: Sequence[object]) -> Path:
