@@ -26,6 +26,7 @@ Group = tuple[int, int, dict[int, int]]
 # it is a share of that. Whole numbers: what is left then begins with rows of one size.
 _CROWDED = (40, 24, 64, 100, 16)
 _SHARES = (0.9, 1.0, 0.75)
+LIMIT_MATTERS = max(_CROWDED)  # the highest limit that settings are a share of
 # Rows made of both ends leave examples more and more alike, which fill a row only while a whole number of them does. So rows take one more than the
 # mean asks for until it has fallen to a whole number, but for this much.
 _MARGINS = (0.03, 0.001, 0.003)
@@ -83,10 +84,12 @@ class _Supply:
         return half + (longer & -longer).bit_length() - 1
 
 
-def exact_fill(histogram: Int64Array, *, capacity: int, limit: int, bound: int = 0, hopeless: int = 0) -> list[Group]:
+def exact_fill(
+    histogram: Int64Array, *, capacity: int, limit: int, bound: int = 0, give_up_above: int = 0
+) -> list[Group]:
     """Groups of rows for examples counted by length (int [≤ capacity+1], histogram[0] = 0), at most `limit` examples a row (0: any number).
 
-    Tries settings until one needs no more than `bound` rows, and gives the best; only one where that needs more than `hopeless` rows (0: any number).
+    Tries settings until one needs no more than `bound` rows, and gives the best; only one where that needs more than `give_up_above` rows (0: any number).
     """
     best: list[Group] = []
     for crowded, margin in _settings(limit or capacity):
@@ -95,14 +98,14 @@ def exact_fill(histogram: Int64Array, *, capacity: int, limit: int, bound: int =
         if not best or groups[-1][1] < best[-1][1]:
             best = groups
         # Where rows never were crowded, another setting changes nothing.
-        if not best or best[-1][1] <= bound or not filling.was_crowded or 0 < hopeless < best[-1][1]:
+        if not best or best[-1][1] <= bound or not filling.was_crowded or 0 < give_up_above < best[-1][1]:
             break
     return best
 
 
 def _settings(limit: int) -> list[tuple[int, float]]:
     """(examples a row from which on rows are made of both ends, margin): no pair is the best for every corpus."""
-    crowded = _CROWDED if limit > max(_CROWDED) else [int(limit * share) for share in _SHARES]
+    crowded = _CROWDED if limit > LIMIT_MATTERS else [int(limit * share) for share in _SHARES]
     return [(crowded[0], margin) for margin in _MARGINS[:2]] + [
         *((number, _MARGINS[0]) for number in crowded[1:]),
         (crowded[0], _MARGINS[2]),
@@ -120,6 +123,7 @@ class _Filling:
         self.was_crowded = False
 
     def rows(self) -> list[Group]:
+        """Every turn takes the longest example left, at least, and no turn gives one back: it ends after as many turns as there are examples."""
         supply, groups, row = self._supply, [], 0
         while supply.examples:
             lengths = self._one_row()

@@ -42,6 +42,7 @@ def best_fit_decreasing(histogram: Int64Array, *, capacity: int, limit: int) -> 
 
     for length in np.flatnonzero(histogram)[::-1].tolist():
         left = int(histogram[length])
+        # Ends: the range that is found or opened has a row, with room for one example and fewer than `limit`, so every turn places at least one.
         while left:
             fitting = rooms >> length
             if fitting:
@@ -131,6 +132,7 @@ def next_fit(lengths: np.ndarray, *, capacity: int, limit: int) -> Int64Array:
     ends = np.cumsum(lengths, dtype=np.int64)
     counts: list[int] = []
     start, used = 0, 0
+    # Ends: no length is above the capacity, so every row takes at least one.
     while start < len(ends):
         end = int(np.searchsorted(ends, used + capacity, side="right"))
         end = min(end, start + limit) if limit else end

@@ -30,6 +30,7 @@ def cut(*, length: int, turn_ends: Int32Array, capacity: int, policy: Overlong) 
         return []
     pieces: list[tuple[int, int]] = []
     start = 0
+    # Ends: every piece has at least one token.
     while length - start > capacity:
         within = turn_ends[(turn_ends > start) & (turn_ends <= start + capacity)]
         end = int(within.max()) if len(within) else start + capacity

@@ -16,7 +16,7 @@ from typing import get_args
 
 import numpy as np
 
-from packer.exact_fill import Group, exact_fill
+from packer.exact_fill import LIMIT_MATTERS, Group, exact_fill
 from packer.heuristics import Places, best_fit_decreasing, first_fit_decreasing, next_fit
 from packer.order import permutation
 from packer.schema import SEGMENTS_MULTIPLE
@@ -28,7 +28,7 @@ _SEQUENTIAL_LIMIT = 63
 # `auto` gives up at most this much density for a small number of segments a row: one row in a thousand.
 _AUTO_COST = 1000
 # What the settings of an exact fill, or best-fit beside it, can make up for: measured under 1 %. A limit that misses by more is not tried again.
-_HOPELESS = 50
+_GIVE_UP = 50
 # Examples that get their places at a time: what that needs besides the plan itself then stays under 20 MB.
 _AT_A_TIME = 1 << 18
 
@@ -63,7 +63,7 @@ def make_plan(
 ) -> Plan:
     """Plans rows of `capacity` tokens for examples of these lengths (any integer array [N], each from 1 to the capacity).
 
-    max_segments: the most examples a row may hold (the pad tail not counted); 0: no limit; None: the smallest limit that costs no more than one
+    max_segments: the most examples a row may hold (the pad tail not counted); 0: no limit; None: the first limit found to cost no more than one
     row in a thousand, such that limit and pad tail together are a multiple of 8. align: every example begins at a multiple of so many slots (a
     divisor of the capacity), so each takes its length rounded up to one. Rows come in an order drawn by `seed`. strategy:
 
@@ -106,7 +106,7 @@ def make_plan(
         limit, places = _places(histogram, capacity, max_segments, strategy)
         offsets, members, counts, used = _numbered(lengths, places, capacity, seed)
     needed = limit + 1 if limit else int((counts + (used < capacity)).max(initial=1))
-    return Plan(offsets=offsets, members=members, max_segments=-(-needed // SEGMENTS_MULTIPLE) * SEGMENTS_MULTIPLE)
+    return Plan(offsets=offsets, members=members, max_segments=_segments(needed - 1))
 
 
 def lower_bound(lengths: np.ndarray, capacity: int, *, align: int = 1) -> int:
@@ -128,33 +128,46 @@ def _bound(histogram: Int64Array, capacity: int) -> int:
 
 
 def _places(histogram: Int64Array, capacity: int, limit: int | None, strategy: Strategy) -> tuple[int, list[Places]]:
-    """The limit that holds, and places for every example; limit None: the smallest 8k - 1 that needs at most 1.001 times the rows of no limit."""
+    """The limit that holds, and places for every example; limit None: the first 8k - 1 that needs at most 1.001 times the rows of no limit.
+
+    It always ends. The limits tried are a finite range, because nothing says that any of them needs few enough rows: an exact fill under a limit
+    depends on that limit, so it can need more rows under each of them than without one. Where all fail, the plan without a limit is the answer:
+    under the smallest 8k - 1 that its fullest row keeps to, it is a plan with that limit, and its rows are not too many by definition.
+    """
     if limit is not None:
         return limit, _with_limit(histogram, capacity, limit, strategy)
-    free = _row_count(_with_limit(histogram, capacity, 0, strategy))
-    allowed = free * (_AUTO_COST + 1) // _AUTO_COST
-    examples = int(histogram.sum())
+    free = _with_limit(histogram, capacity, 0, strategy)
+    allowed = _row_count(free) * (_AUTO_COST + 1) // _AUTO_COST
+    most = max((each + before for *_, each, before in free), default=0)
     # Rows of fewer places than this would be too many even if every place were taken.
-    segments = -(-(-(-examples // max(allowed, 1)) + 1) // SEGMENTS_MULTIPLE) * SEGMENTS_MULTIPLE
-    while True:
-        places = _with_limit(histogram, capacity, segments - 1, strategy, hopeless=allowed + allowed // _HOPELESS)
+    first = _segments(-(-int(histogram.sum()) // max(allowed, 1)))
+    # Up to `LIMIT_MATTERS` an exact fill chooses its settings by the limit, so a higher one can do better even where `most` is lower.
+    for segments in range(first, _segments(max(most, LIMIT_MATTERS)) + 1, SEGMENTS_MULTIPLE):
+        give_up_above = allowed + allowed // _GIVE_UP
+        places = _with_limit(histogram, capacity, segments - 1, strategy, give_up_above=give_up_above)
         if _row_count(places) <= allowed:
             return segments - 1, places
-        segments += SEGMENTS_MULTIPLE
+    limit = _segments(most) - 1
+    return limit, min(free, best_fit_decreasing(histogram, capacity=capacity, limit=limit), key=_row_count)
+
+
+def _segments(examples: int) -> int:
+    """The smallest multiple of 8 that holds so many examples and a pad tail."""
+    return -(-(examples + 1) // SEGMENTS_MULTIPLE) * SEGMENTS_MULTIPLE
 
 
 def _with_limit(
-    histogram: Int64Array, capacity: int, limit: int, strategy: Strategy, *, hopeless: int = 0
+    histogram: Int64Array, capacity: int, limit: int, strategy: Strategy, *, give_up_above: int = 0
 ) -> list[Places]:
-    """Places under a limit of examples a row (0: none); not the best there are where they need more than `hopeless` rows (0: any number)."""
+    """Places under a limit of examples a row (0: none); not the best there are where they need more than `give_up_above` rows (0: any number)."""
     if strategy == "bfd":
         return best_fit_decreasing(histogram, capacity=capacity, limit=limit)
     if strategy == "ffd":
         return first_fit_decreasing(histogram, capacity=capacity, limit=limit)
     bound = max(_bound(histogram, capacity), -(-int(histogram.sum()) // limit) if limit else 0)
-    places = _as_places(exact_fill(histogram, capacity=capacity, limit=limit, bound=bound, hopeless=hopeless))
+    places = _as_places(exact_fill(histogram, capacity=capacity, limit=limit, bound=bound, give_up_above=give_up_above))
     rows = _row_count(places)
-    if rows > bound and not 0 < hopeless < rows:
+    if rows > bound and not 0 < give_up_above < rows:
         best_fit = best_fit_decreasing(histogram, capacity=capacity, limit=limit)
         if _row_count(best_fit) < rows:
             return best_fit

@@ -9,8 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import REAL_ROWS, run_module
+
+# A busy machine takes its time over an example, and over drawing one.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ REAL_ROWS = ROOT.parent / "shared" / "data" / "ultrachat_200k_1000.jsonl"
 
 
 def run_module(
-    module: str, arguments: Sequence[str | Path], *, cwd: Path, timeout: float = 300, **env: str
+    module: str, arguments: Sequence[str | Path], *, cwd: Path, timeout: float = 900, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """`python -m module …` as a user runs it, output captured."""
     return subprocess.run(
@@ -29,6 +30,11 @@ def run_module(
         timeout=timeout,
         check=False,
     )
+
+
+def told(run: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines of standard error, without those that a slow machine adds: how far a stage is, which is told where it takes seconds."""
+    return [line for line in run.stderr.splitlines() if not re.search(r": [\d,]+ .*\([\d,.]+/s", line)]
 
 
 def write_jsonl(path: Path, rows: Sequence[object]) -> Path:

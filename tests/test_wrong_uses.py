@@ -226,7 +226,7 @@ def unheard(arguments: list[str], cwd: Path, stream: str = "stderr") -> subproce
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: writer},
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
     finally:

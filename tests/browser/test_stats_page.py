@@ -238,7 +238,7 @@ def test_what_would_run_does_so_without_the_escapes_and_the_policy(look, hostile
     naked = tmp_path / "naked.html"
     naked.write_text(f"<!doctype html><body>{TEXTS[0]}{TEXTS[1]}</body>", encoding="utf-8")
     page = look(naked).page
-    page.wait_for_function("window.ran === 1", timeout=3000)
+    page.wait_for_function("window.ran === 1", timeout=120_000)
     # And the policy alone keeps them from running where an escape is forgotten.
     html = hostile_file.read_text(encoding="utf-8")
     forgotten = tmp_path / "forgotten.html"

@@ -13,7 +13,7 @@ import packer
 from packer.cli import main
 from packer.config import BuildConfig
 from tests.packer.broken_folder import edit_manifest, rewrite_rows
-from tests.support import SAMPLE, TINY, write_jsonl
+from tests.support import SAMPLE, TINY, told, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_wrong_use_is_two_lines_and_status_2(
 def test_an_example_out_of_range_is_two_lines_with_the_range(packer_cli) -> None:
     run = packer_cli("inspect", "packed", "--example", "30")
     assert run.returncode == 2
-    assert run.stderr.splitlines() == ["error: --example 30: packed has 30 examples", "hint: give one from 0 to 29"]
+    assert told(run) == ["error: --example 30: packed has 30 examples", "hint: give one from 0 to 29"]
 
 
 @pytest.mark.usefixtures("folder")
@@ -92,7 +92,7 @@ def test_verify_names_what_is_broken_and_ends_with_1(packer_cli, folder: Path) -
     edit_manifest(folder, lambda document: document.update(max_token_id=4095))
     run = packer_cli("verify", "packed")
     assert run.returncode == 1
-    assert run.stderr.splitlines() == [
+    assert told(run) == [
         "error: packed: 2 broken",
         "hint: restore what is named from a copy, or build the folder again",
     ]
@@ -118,7 +118,7 @@ def test_a_source_that_is_gone_ends_verify_deep_with_2(packer_cli, folder: Path)
     (folder / "build-log.json").write_text(json.dumps(log))
     run = packer_cli("verify", "packed", "--deep")
     assert run.returncode == 2
-    assert run.stderr.splitlines() == [
+    assert told(run) == [
         "error: chats.jsonl: not compared (gone.jsonl: No such file or directory)",
         "hint: verify where the sources still lie as build-log.json has them; the rest of the folder is fine",
     ]
@@ -135,7 +135,7 @@ def test_a_hub_that_cannot_be_reached_is_said_by_verify_deep(packer_cli, folder:
     edit_manifest(folder, from_the_hub)
     run = packer_cli("verify", "packed", "--deep", HF_ENDPOINT="http://127.0.0.1:9", HF_HOME="hub")
     assert run.returncode == 2
-    error, hint = run.stderr.splitlines()
+    error, hint = told(run)
     assert error.startswith("error: someone/some-chats: not compared (")
     assert hint.startswith("hint: ")
 

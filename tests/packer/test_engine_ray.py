@@ -43,7 +43,7 @@ def environment() -> dict[str, str]:
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=900)
 
 
 def local(folder: Path, data: Path) -> dict[str, str]:

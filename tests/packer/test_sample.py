@@ -186,7 +186,7 @@ def test_the_folder_is_smaller_than_3_mb() -> None:
 
 def test_the_script_writes_the_tracked_bytes_again(tmp_path: Path) -> None:
     script = SAMPLE / "make_sample.py"
-    subprocess.run([sys.executable, str(script), "--out", str(tmp_path)], check=True, capture_output=True, timeout=300)
+    subprocess.run([sys.executable, str(script), "--out", str(tmp_path)], check=True, capture_output=True, timeout=900)
     for name in GENERATED:
         # Other versions of tokenizers may train other merges from the same text.
         if name == "tiny-hybrid/tokenizer.json" and tokenizers.__version__ != TOKENIZERS_VERSION:

@@ -191,7 +191,7 @@ def in_terminal(arguments: list[str], *, columns: int, **env: str) -> str:
         pass
     finally:
         os.close(ours)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     return output.decode()
 
 

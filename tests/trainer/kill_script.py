@@ -105,7 +105,7 @@ def launch(chosen: dict[str, object], *, world: int, attempt: int = 0, kill_at: 
             finally:
                 os._exit(status)
         children.append(process)
-    statuses, until = [], time.monotonic() + 90
+    statuses, until = [], time.monotonic() + 600
     for process in children:
         done = 0
         while done == 0 and time.monotonic() < until:

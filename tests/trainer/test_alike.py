@@ -42,7 +42,7 @@ def two_ranks(folder: Path, second: str, **more: object) -> subprocess.Completed
         env={**os.environ, **variables, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=900,
         check=False,
     )
 

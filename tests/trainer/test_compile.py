@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from trainer.segments import Segments
 
 T = 128
 CUTS = ([60, 68], [128], [10, 20, 30, 68], [1, 2, 3, 4, 118])
+HALF_EPS = 2.0**-24  # what one operation in float32 is off by at most, as a share of its result
 
 
 @pytest.fixture(autouse=True)
@@ -46,24 +48,47 @@ def distance(gradient: torch.Tensor, exact: torch.Tensor) -> float:
     return float((gradient.double() - exact).norm() / exact.norm())
 
 
+def exact_gradients(weights: dict[str, torch.Tensor], name: str, folder: Path) -> list[tuple[torch.Tensor, float]]:
+    """For each of the CUTS the gradient in float64, and how far it may be from one in float32, whatever CPU made that.
+
+    That depends on the model: where a gated delta layer is ill-conditioned, the last bit of a weight already moves the gradient by 4e-5. So it is
+    measured: every weight is moved by half an eps, the largest effect of three draws is kept, and the 64 or so operations that a value passes through
+    in two layers, forward and backward, are allowed to add up as independent errors do.
+    """
+    moved = []
+    for seed in (None, 0, 1, 2):
+        model = packed_model(name, folder, torch.float64)
+        model.load_state_dict(weights)
+        if seed is not None:
+            generator = torch.Generator().manual_seed(seed)
+            for weight in model.parameters():
+                signs = torch.randint(0, 2, weight.shape, generator=generator, dtype=torch.float64) * 2 - 1
+                weight.data.mul_(1 + HALF_EPS * signs)
+        with float32_means_float64():
+            moved.append([gradients(model, cut, number)[1] for number, cut in enumerate(CUTS)])
+    exact, *others = moved
+    assert exact[0].dtype == torch.float64
+    return [
+        (each, math.sqrt(64) * max(distance(other[number], each) for other in others))
+        for number, each in enumerate(exact)
+    ]
+
+
 def compare(name: str, folder: Path, checkpointing: str) -> None:
     """Compiled blocks are as near to the gradient in float64 as the same blocks not compiled: a compiler may change the order of a sum, and no more."""
     eager, compiled = packed_model(name, folder), packed_model(name, folder)
-    wide = packed_model(name, folder, torch.float64)
-    wide.load_state_dict(eager.state_dict())
+    exact = exact_gradients(eager.state_dict(), name, folder)
     names = list(compiled.state_dict())
     compile_blocks(compiled.blocks)
     checkpoint_blocks(compiled.blocks, checkpointing)  # type: ignore[arg-type]
     graphs = []
     for seed, cut in enumerate(CUTS):
         (loss, gradient), (its_loss, its_gradient) = (gradients(model, cut, seed) for model in (eager, compiled))
-        with float32_means_float64():
-            _, exact = gradients(wide, cut, seed)
-        assert exact.dtype == torch.float64
-        assert its_loss == pytest.approx(loss, rel=5e-6)
-        rounding = distance(gradient, exact)
-        assert rounding < 5e-5
-        assert distance(its_gradient, exact) < 3 * rounding
+        assert its_loss == pytest.approx(loss, rel=T * HALF_EPS)  # a sum of T terms
+        expected, rounding = exact[seed]
+        assert rounding < 1e-3, "a gradient that rounding moves so far shows nothing"
+        assert distance(gradient, expected) < rounding
+        assert distance(its_gradient, expected) < rounding
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs[0] >= 2, "nothing was compiled"
     assert graphs == graphs[:1] * len(CUTS)

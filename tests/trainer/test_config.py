@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -56,24 +55,14 @@ def test_warm_up_is_a_number_of_steps_or_a_share_of_them() -> None:
     assert [warmup_steps(text, total=200) for text in ("0", "7", "0.03", "0.001", "0.0")] == [0, 7, 6, 1, 0]
 
 
-def test_help_and_options_do_without_torch_numpy_and_pyarrow() -> None:
+def test_help_answers_at_once_for_it_imports_little_and_neither_torch_numpy_nor_pyarrow() -> None:
     code = (
-        "import sys, trainer.cli; print([m for m in ('torch', 'numpy', 'pyarrow', 'transformers') if m in sys.modules])"
+        "import sys; before = len(sys.modules); import trainer.cli; trainer.cli.main(['run', '--help'], standalone_mode=False); "
+        "print(len(sys.modules) - before, *({'torch', 'numpy', 'pyarrow', 'transformers'} & sys.modules.keys()))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert result.stdout.strip() == "[]"
-
-
-def test_help_answers_at_once() -> None:
-    def best(*command: str) -> float:
-        times = []
-        for _ in range(3):
-            began = time.perf_counter()
-            subprocess.run([sys.executable, *command], capture_output=True, cwd=ROOT, check=True)
-            times.append(time.perf_counter() - began)
-        return min(times)
-
-    assert best("-m", "trainer", "run", "--help") - best("-c", "pass") < 0.3
+    # 85 modules are click, half the standard library they are of, and our own; numpy alone would be 140 more.
+    assert int(result.stdout.splitlines()[-1]) < 130
 
 
 def test_every_option_of_the_config_is_an_option_of_run_and_the_other_way_round() -> None:

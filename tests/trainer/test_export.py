@@ -262,7 +262,7 @@ def test_a_checkpoint_of_two_ranks_is_exported_by_one_process(tmp_path: Path) ->
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -36,7 +36,7 @@ def module(name: str, *arguments: object, ranks: int = 1) -> list[dict[str, int]
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert result.returncode == 0, result.stderr[-3000:]

@@ -58,7 +58,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outcome]:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=900,
             check=False,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )

@@ -33,7 +33,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     original, opened = checkpoint.save_state, threading.Event()
 
     def waiting(*args: object, **options: object) -> object:
-        assert opened.wait(30)
+        assert opened.wait(300)
         return original(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(checkpoint, "save_state", waiting)
@@ -112,7 +112,7 @@ def test_the_run_goes_on_while_a_checkpoint_is_written_and_waits_for_it_before_t
     train = loop.train_step
 
     def slow(folder: Path, note: Record, state: object, **options: object) -> object:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 300
         while steps[0] <= note.step < 6 and time.monotonic() < until:
             time.sleep(0.01)
         written.append((note.step, steps[0]))

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -116,7 +117,7 @@ def script(folder: Path, out: Path, **env: str) -> subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=900,
     )
 
 
@@ -144,7 +145,7 @@ def two_parts(name: str, folder: Path, **env: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
 
@@ -203,7 +204,7 @@ def leaving() -> None:
 
 
 def hanging() -> None:
-    time.sleep(60)
+    threading.Event().wait()
 
 
 @pytest.fixture
@@ -226,21 +227,23 @@ def opening(tmp_path: Path) -> Opening:
 def test_a_tracker_that_fails_or_hangs_is_told_once_with_the_lines_it_lost(
     opening: Opening, monkeypatch: pytest.MonkeyPatch, at: str, act: Callable[[], None], taken: int, why: str
 ) -> None:
-    monkeypatch.setattr(trackers, "_CLOSE_S", 0.3)
+    monkeypatch.setattr(trackers, "_CLOSE_S", 0.3 if act is hanging else 300)
     said: list[str] = []
     seen: list[tuple[dict[str, float], int]] = []
-    began = time.monotonic()
+    failing = act is not hanging and at != "close"
     with Trackers(
         ("wandb",), opening, lambda label, text: said.append(f"{label} {text}"), opener=lambda *_: Fake(at, act, seen)
     ) as told:
         for step in range(5):
             told.log({"loss": 1.0}, step=step)
-            time.sleep(0.02)
-    assert time.monotonic() - began < 5
+            while failing and told._lines[0].error is None:
+                time.sleep(0.01)
+        while len(seen) < taken:
+            time.sleep(0.01)
     assert len(seen) == taken
     assert f"note --tracker wandb: {5 - taken} of 5 lines were not taken ({why}" in said[-1]
     early = [line for line in said if "the run goes on" in line]
-    assert len(early) == (act is not hanging and at != "close")
+    assert len(early) == failing
 
 
 def test_one_that_fails_takes_no_lines_from_another(opening: Opening) -> None:
@@ -290,14 +293,12 @@ def test_a_run_does_not_notice(
 def test_a_process_ends_although_a_tracker_hangs(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "fakes" / "wandb").mkdir(parents=True)
     (tmp_path / "fakes" / "wandb" / "__init__.py").write_text(
-        "import time\ndef init(**_): time.sleep(600)\nSettings = dict\n"
+        "import time\ndef init(**_): time.sleep(3600)\nSettings = dict\n"
     )
-    began = time.monotonic()
     path = os.pathsep.join([str(tmp_path / "fakes"), str(ROOT)])
     done = script(folder, tmp_path / "run", names="wandb", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     assert f"--tracker wandb: {STEPS + 2} of {STEPS + 2} lines were not taken (it does not answer" in done.stdout
-    assert time.monotonic() - began < 60
 
 
 def test_what_they_are_told_is_numbers_under_the_names_of_the_metrics(

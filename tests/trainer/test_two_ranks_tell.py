@@ -50,7 +50,7 @@ def torchrun(*arguments: str) -> str:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trainer"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [*launcher, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=200
+        [*launcher, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=900
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

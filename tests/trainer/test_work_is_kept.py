@@ -47,7 +47,7 @@ def test_a_reader_that_goes_away_does_not_end_a_run(folder: Path, whole: list[fl
     process.stdout.readline()
     process.stdout.close()
     process.stdout = None
-    _, err = process.communicate(timeout=90)
+    _, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     assert err.count("standard output is lost") == 1
     assert len(err.splitlines()) == 1, err
@@ -65,7 +65,7 @@ def test_a_log_on_a_full_disk_does_not_end_a_run(folder: Path, whole: list[float
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=90,
+            timeout=900,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
     assert (result.returncode, result.stderr.count("note: ")) == (0, 1), result.stderr
@@ -124,7 +124,7 @@ def test_a_closed_terminal_saves_first(folder: Path) -> None:
     while not losses(folder, "hangup"):
         time.sleep(0.01)
     process.send_signal(signal.SIGHUP)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == 129, err
     assert "stopped SIGHUP after step" in out
     assert len(saved(folder, "hangup")) == 1

@@ -180,7 +180,7 @@ def torchrun(place: Path, *more: str | Path) -> subprocess.CompletedProcess[str]
         env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 
