@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import unicodedata
 from functools import cache
 from pathlib import Path
 
@@ -126,7 +127,9 @@ def test_spelled_control_tokens_are_text_and_real_ones_tokens(name: str) -> None
         assert sum(i in forged for i in expected) == sum(isinstance(part, Real) for part in parts)
         # Under Llama 2 every section gets a blank of its own, also in the normal encoding; within one section nothing is added.
         if name != "llama2" or not any(isinstance(part, Real) for part in parts):
-            assert tokenizer.decode(encoded.ids.tolist()) == text
+            # Qwen's normalizer composes letters and marks.
+            said = unicodedata.normalize("NFC", text) if name == "qwen3" else text
+            assert tokenizer.decode(encoded.ids.tolist()) == said
         # Each real token is where it stands in the text.
         spots = {
             (int(s), int(e)) for i, s, e in zip(encoded.ids, encoded.starts, encoded.ends, strict=True) if i in forged
