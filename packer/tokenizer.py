@@ -8,12 +8,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +21,10 @@ from packer.encoders import Encoder, Flat, Reference
 from packer.errors import UserError
 from packer.hub import look_for, silence
 from packer.network import first_line, unreachable
-from packer.types import Int32Array, Int64Array
+from packer.tokenization.description import describe
+from packer.tokenization.literal_encoding import Encoded as Encoded
+from packer.tokenization.literal_encoding import LiteralEncoder
+from packer.types import Int64Array
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -39,15 +39,6 @@ _FILES = (
     TEMPLATE_NAME,
     "generation_config.json",
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Encoded:
-    """ids int32 [n]; starts, ends int64 [n]: each token's place in the text, in characters."""
-
-    ids: Int32Array
-    starts: Int64Array
-    ends: Int64Array
 
 
 class Tokenizer:
@@ -82,11 +73,7 @@ class Tokenizer:
         # A running sum of these gives every token's place without asking the encoder for offsets.
         self.byte_lengths = _byte_lengths(self._backend, self.vocab_size)
         self._encoder: Encoder = Reference(self._backend)
-        self._plain: Backend | None = None
-        decoder = self._backend.get_added_tokens_decoder().items()
-        self._swallows_space = frozenset(i for i, token in decoder if token.lstrip or token.rstrip or token.single_word)
-        longest_first = sorted(self.added_tokens.values(), key=len, reverse=True)
-        self._added_pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._literal = LiteralEncoder(self._backend)
 
     @property
     def digest(self) -> str:
@@ -124,53 +111,12 @@ class Tokenizer:
         """Whether the bytes that each id stands for add up to this text's: byte-level vocabulary, and nothing to normalize."""
         return self.byte_lengths is not None and (text.isascii() or unicodedata.is_normalized("NFC", text))
 
-    def _without_added_tokens(self) -> Backend:
-        """The same tokenizer to which `<|im_end|>` is eleven characters."""
-        if self._plain is None:
-            from tokenizers import Tokenizer as Backend
-
-            description = json.loads(self._backend.to_str())
-            self._plain = Backend.from_str(json.dumps({**description, "added_tokens": [], "post_processor": None}))
-        return self._plain
-
     def encode_literally(self, text: str, literal: Sequence[tuple[int, int]]) -> Encoded | None:
-        """Encodes one text in which the places [start, end) of `literal` only spell added tokens: there they are text.
+        """Encode one text in which the places [start, end) of `literal` only spell added tokens: there they are text.
 
-        What lies between two real added tokens is encoded by the same tokenizer without its added tokens. None where that cannot be done: the
-        vocabulary is not byte-level, a real added token swallows white space, or the spelled-out text still encodes to an added token's id.
+        None where that cannot be done: see `LiteralEncoder.encode`.
         """
-        if self.byte_lengths is None:
-            return None
-        plain = self._without_added_tokens()
-        taken_literally = np.zeros(len(text) + 1, dtype=bool)
-        for start, end in literal:
-            taken_literally[start:end] = True
-        by_text = {token: token_id for token_id, token in self.added_tokens.items()}
-        ids: list[int] = []
-        places: list[tuple[int, int]] = []
-        at = search_from = 0
-
-        def spell_out(start: int, end: int) -> bool:
-            encoded = plain.encode(text[start:end], add_special_tokens=False)
-            ids.extend(encoded.ids)
-            places.extend((start + first, start + last) for first, last in encoded.offsets)
-            return not self.added_tokens.keys() & set(encoded.ids)
-
-        while match := self._added_pattern.search(text, search_from):
-            if taken_literally[match.start() : match.end()].any():
-                # A real token may begin behind this one's first character: the next search finds it.
-                search_from = match.start() + 1
-                continue
-            token_id = by_text[match.group()]
-            if token_id in self._swallows_space or not spell_out(at, match.start()):
-                return None
-            ids.append(token_id)
-            places.append(match.span())
-            at = search_from = match.end()
-        if not spell_out(at, len(text)):
-            return None
-        offsets = np.array(places, dtype=np.int64).reshape(-1, 2)
-        return Encoded(ids=np.array(ids, dtype=np.int32), starts=offsets[:, 0], ends=offsets[:, 1])
+        return self._literal.encode(text, literal)
 
     def save(self, folder: Path) -> None:
         """Copies the tokenizer's files, byte for byte, into a folder."""
@@ -277,7 +223,7 @@ def _byte_lengths(backend: Backend, vocab_size: int) -> Int64Array | None:
     In a byte-level vocabulary each character stands for one byte, so a token's length in characters is its length in bytes; added tokens stand for themselves.
     """
     # Piece by piece: the whole description of a large vocabulary takes a third of a second to parse.
-    decoder, normalizer, pre_tokenizer = map(_description, (backend.decoder, backend.normalizer, backend.pre_tokenizer))
+    decoder, normalizer, pre_tokenizer = map(describe, (backend.decoder, backend.normalizer, backend.pre_tokenizer))
     kinds = {decoder.get("type"), *(part.get("type") for part in decoder.get("decoders", []))}
     if type(backend.model).__name__ != "BPE" or "ByteLevel" not in kinds or _adds_space(pre_tokenizer):
         return None
@@ -290,14 +236,6 @@ def _byte_lengths(backend: Backend, vocab_size: int) -> Int64Array | None:
     for token_id, token in backend.get_added_tokens_decoder().items():
         lengths[token_id] = len(token.content.encode())
     return lengths
-
-
-def _description(part: object) -> dict[str, Any]:
-    """One part of a tokenizer as its tokenizer.json describes it; empty where it has none."""
-    # Their own way to be pickled is JSON.
-    state = part.__getstate__() if part is not None else b"{}"
-    found = json.loads(bytes(state)) if isinstance(state, bytes | bytearray) else {}
-    return found if isinstance(found, dict) else {}
 
 
 def _adds_space(pre_tokenizer: dict[str, Any]) -> bool:

@@ -72,7 +72,7 @@ ONE_ROOM = {
         "trainer/source.py",
         "trainer/library.py",
     },
-    "tokenizers": {"packer/tokenizer.py", "packer/encoders.py"},
+    "tokenizers": {"packer/tokenizer.py", "packer/encoders.py", "packer/tokenization"},
     "splintr": {"packer/encoders.py"},
     "fastokens": {"packer/encoders.py"},
     "jinja2": {"packer/template.py", "packer/sandbox.py", "packer/html"},
