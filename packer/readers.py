@@ -77,7 +77,12 @@ def rows_of(path: str) -> int | None:
 
 def base_name(path: str) -> str:
     """A file's own name, as UTF-8 can hold it."""
-    return PurePosixPath(path.replace("\\", "/")).name.encode("utf-8", "backslashreplace").decode()
+    return utf8(PurePosixPath(path.replace("\\", "/")).name)
+
+
+def utf8(path: str) -> str:
+    """A path as UTF-8 can hold it."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 @contextmanager

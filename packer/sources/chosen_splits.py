@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from packer.errors import UserError
-from packer.readers import base_name, count_rows, rows_of
+from packer.readers import count_rows, rows_of, utf8
 from packer.sources.file_sets import FileSet
 from packer.sources.split_names import by_default, is_held_out, matching
 
@@ -22,6 +22,7 @@ class LeftOut:
     """Files of data that are not read, of one split; split: empty where they belong to none."""
 
     source: str
+    root: str
     split: str
     files: tuple[str, ...]
 
@@ -45,12 +46,12 @@ def choose(files: FileSet, *, split: str | None, eval_split: str | None) -> Chos
         raise _not_said(files, split)
     evaluated = _asked(files, eval_split) if eval_split else ()
     left_out = [
-        LeftOut(source=files.name, split=name, files=some)
+        LeftOut(source=files.name, root=files.root, split=name, files=some)
         for name, some in files.splits.items()
         if name not in (*train, *evaluated)
     ]
     if files.in_no_split:
-        left_out.append(LeftOut(source=files.name, split="", files=files.in_no_split))
+        left_out.append(LeftOut(source=files.name, root=files.root, split="", files=files.in_no_split))
     return Chosen(train=_pairs(files, train), eval=_pairs(files, evaluated), left_out=tuple(left_out))
 
 
@@ -100,6 +101,6 @@ def line_about(left_out: LeftOut, *, count: bool) -> str:
     known = [number for number in rows if number is not None]
     counted = f"{sum(known):,} row{'' if sum(known) == 1 else 's'}" if len(known) == len(rows) else "rows not counted"
     more = f", … {len(left_out.files):,} files in all" if len(left_out.files) > _SHOWN else ""
-    names = ", ".join(base_name(file) for file in left_out.files[:_SHOWN])
+    names = ", ".join(utf8(file.removeprefix(f"{left_out.root}/")) for file in left_out.files[:_SHOWN])
     what = f"split {left_out.split}" if left_out.split else "in no split"
     return f"not read in {left_out.source}: {what} ({counted}): {names}{more}"

@@ -27,11 +27,12 @@ _MAGIC = "*?["
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileSet:
-    """splits: paths or addresses by split, each in order; with_several: those that hold more than one in their text. in_no_split: data that belongs to
+    """root: the folder that all of them lie in. splits: paths or addresses by split, each in order; with_several: those that hold more than one in their text. in_no_split: data that belongs to
     none of them. no_data: a line about files that are no data.
     """
 
     name: str
+    root: str
     splits: Mapping[str, tuple[str, ...]]
     with_several: frozenset[str] = frozenset()
     in_no_split: tuple[str, ...] = ()
@@ -148,6 +149,7 @@ def _find(
     assigned = {file for some in splits.values() for file in some}
     return FileSet(
         name=name,
+        root=root,
         splits={split: tuple(some) for split, some in by_text.items()},
         with_several=frozenset(inside),
         in_no_split=_below(root, (file for file in read if file not in assigned)),
