@@ -84,6 +84,11 @@ def _not_said(files: FileSet, split: str | None) -> UserError:
         return UserError(
             f"--split {split}: {files.name} has the {several} {names}", f"try --split {next(iter(files.splits))}"
         )
+    if files.in_no_split and not by_default(files.splits):
+        return UserError(
+            f"{files.name}: has the {several} {names}, by the names of its folders, and nothing else in a split",
+            f"name the files to train on, such as {files.in_no_split[0]}",
+        )
     if len(files.splits) == 1 and is_held_out(names):
         return UserError(
             f"{files.name}: called {names}, which is not trained on unless that is asked for",

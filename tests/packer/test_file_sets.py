@@ -97,6 +97,32 @@ def test_a_file_that_is_called_test_is_trained_on_only_if_that_is_asked_for(tmp_
     assert left_out(evaluated) == []
 
 
+def test_a_file_beside_folders_of_splits_is_in_none_of_them_and_named(tmp_path: Path) -> None:
+    data = folder(tmp_path, train=1, test__a=1)
+    assert refused(data) == [
+        f"{data}: has the split test, by the names of its folders, and nothing else in a split",
+        f"name the files to train on, such as {data}/train.jsonl",
+    ]
+    assert left_out(opened(data, split="test")) == [f"not read in {data}: in no split (1 row): train.jsonl"]
+
+
+def test_manifests_of_before_are_read(tmp_path: Path) -> None:
+    from packer.manifest import load_manifest
+
+    built = tmp_path / "packed"
+    done = run_module(
+        "packer", ["build", SAMPLE, *BUILD, "--limit", "8", "--max-loss", "100%", "-o", built], cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads((built / "manifest.json").read_text())
+    document["sources"] = [{**one, "split": ""} for one in document["sources"]]
+    for one in document["sources"]:
+        del one["config"], one["used_for"]
+    (built / "manifest.json").write_text(json.dumps(document))
+    source = load_manifest(built).sources[0]
+    assert (source.title, source.config, source.used_for) == ("chats.jsonl", "", "")
+
+
 def test_folders_above_what_is_named_say_nothing(tmp_path: Path) -> None:
     data = folder(tmp_path / "test" / "eval", chats=1, more__chats=1)
     for name in (data, data / "chats.jsonl", data / "*.jsonl"):
