@@ -68,20 +68,31 @@ def _date(text: object) -> datetime.date | None:
     shell_complete=files,
     help="A source with its weight: copies of each conversation, a fraction by seeded choice. Repeatable.",
 )
-@click.option("--split", help="Split of a hub data set.  [default: train_sft for ultrachat_200k, else train]")
-@click.option("--eval-split", help="Split of the hub data set to pack for evaluation.  [default: none]")
+@click.option(
+    "--split",
+    help="Split to train on, of a hub data set or of files, whose names tell it; several joined by +.  [default: train (train_sft for ultrachat_200k); files: the only one of training]",
+)
+@click.option("--eval-split", help="Split to pack for evaluation.  [default: none]")
+@click.option(
+    "--eval-file",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=files,
+    help="File, folder or glob to pack for evaluation, whatever it is called. Repeatable.",
+)
 @click.option(
     "--eval-fraction",
     default="0",
     help="Share of the conversations to set aside for evaluation, by a hash of their content.",
 )
+@click.option("--config-name", help="Configuration of a data set that has several.  [default: its own default]")
 @click.option("--revision", help="Revision of the hub data set.  [default: the newest]")
 @click.option("--limit", type=int, help="Read only the first N conversations.  [default: all]")
 @click.option(
     "--format",
     type=choice(Format),
     default="auto",
-    help="How rows are read: auto, messages, sharegpt, prompt-completion, instruction or text. auto takes the first that a row has the columns of.",
+    help="How rows are read: auto, messages, sharegpt, prompt-completion, instruction or text. auto takes the first that a row has the columns of; text also reads .txt files, a row a line.",
 )
 @click.option("--column", help="Column that holds the messages (or the text).  [default: as the format has it]")
 @click.option(

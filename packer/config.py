@@ -33,7 +33,9 @@ class BuildConfig:
     out: Path
     split: str | None = None
     eval_split: str | None = None
+    eval_file: tuple[str, ...] = ()
     eval_fraction: Fraction = Fraction(0)
+    config_name: str | None = None
     revision: str | None = None
     limit: int | None = None
     format: Format = "auto"
@@ -90,8 +92,9 @@ class BuildConfig:
                 f"--eval-fraction {float(self.eval_fraction):g}: must be from 0 up to, but not including, 1",
                 "try --eval-fraction 0.01",
             )
-        if self.eval_fraction and self.eval_split:
-            raise UserError("--eval-fraction and --eval-split were both given", "give one of them")
+        if self.eval_fraction and (self.eval_split or self.eval_file):
+            other = "--eval-split" if self.eval_split else "--eval-file"
+            raise UserError(f"--eval-fraction and {other} were both given", "give one of them")
         if not 0 <= self.max_loss <= 1:
             raise UserError(f"--max-loss {float(self.max_loss):.0%}: must be from 0% to 100%", "try --max-loss 1%")
         if self.limit is not None and self.limit < 1:

@@ -41,7 +41,7 @@ class DataFiles:
 
 def data_files(names: Iterable[str], kind_of: Callable[[str], str | None]) -> DataFiles:
     """Sorts a folder's files, named from it with "/" between. kind_of: None for a file that is not read. Hidden ones are passed over."""
-    files = sorted(name for name in names if not any(part.startswith(".") for part in PurePosixPath(name).parts))
+    files = sorted(name for name in names if not _is_hidden(PurePosixPath(name)))
     folders = [folder for folder in _of_another_kind(files) if folder]
     read, left_out = [], set()
     for name in files:
@@ -55,6 +55,11 @@ def data_files(names: Iterable[str], kind_of: Callable[[str], str | None]) -> Da
         else:
             read.append(name)
     return DataFiles(read=tuple(read), left_out=tuple(sorted(left_out)))
+
+
+def _is_hidden(name: PurePosixPath) -> bool:
+    """As `datasets` passes over them: dot files, and folders that begin with two underscores (`__pycache__`)."""
+    return any(part.startswith(".") for part in name.parts) or any(part.startswith("__") for part in name.parts[:-1])
 
 
 def are_packed(names: Iterable[str]) -> bool:

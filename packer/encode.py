@@ -18,8 +18,8 @@ import pyarrow as pa
 from packer.conversation import Rejected
 from packer.encoders import make_encoder
 from packer.parts import RawPart
-from packer.readers import NotJsonError, parsed
 from packer.render import Example, Policies, Renderer
+from packer.sources.raw_row import NotJsonError, parsed
 from packer.template import ChatTemplate
 from packer.token_part import PartHead, Reject, TokenPart, part_name, write_part
 from packer.tokenizer import load_tokenizer
@@ -107,7 +107,7 @@ def outcomes(renderer: Renderer, values: Sequence[object]) -> list[tuple[Example
         try:
             rows[place] = parsed(value)
         except NotJsonError as error:
-            found[place] = Rejected("not_json", str(error))
+            found[place] = Rejected(error.reason, str(error))
     found.update(zip(rows, renderer.all_examples(list(rows.values())), strict=True))
     return [found[place] for place in range(len(values))]
 

@@ -56,7 +56,7 @@ class ExampleTable:
         source = int(self.source[example])
         known = 0 <= source < len(manifest.sources)
         spec = manifest.sources[source] if known else None
-        name = f"{spec.name} {spec.split}".rstrip() if spec else f"source {source}"
+        name = spec.title if spec else f"source {source}"
         parts = [f"{name} row {self.row[example]}"]
         parts += [f"piece {self.piece[example]}"] if self.piece[example] else []
         parts += [f"copy {self.copy[example]}"] if self.copy[example] else []

@@ -25,11 +25,13 @@ from packer.encoders import EncoderDiffersError, reference
 from packer.formats import Layout
 from packer.inputs import Found, find
 from packer.probe import messages
-from packer.readers import RawRow, rows_of, size_of, stored_size
+from packer.readers import rows_of, size_of, stored_size
 from packer.render import Example, Renderer
 from packer.schema import position_dtype
 from packer.show import Piece, control_texts, pieces
 from packer.source import SourceSpec
+from packer.sources.chosen_splits import line_about
+from packer.sources.raw_row import RawRow
 
 # Of all sources together: a second or two with any encoder.
 _ROWS_SAMPLED = 512
@@ -46,6 +48,7 @@ class SourceSeen:
     encoded."""
 
     name: str
+    split: str
     weight: Fraction
     is_eval: bool
     on_hub: bool
@@ -93,7 +96,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Foresight:
-    """not_read: lines about what would be left out of folders. probe: the probe conversation as it would be learnt; controls: texts of all control tokens. estimate: None, and `unknown` says why."""
+    """not_read: lines about what would not be read. probe: the probe conversation as it would be learnt; controls: texts of all control tokens. estimate: None, and `unknown` says why."""
 
     sources: tuple[SourceSeen, ...]
     not_read: tuple[str, ...]
@@ -116,7 +119,7 @@ def foresee(config: BuildConfig) -> Foresight:
     estimate, unknown = _estimate(config, found.sources, seen, sample)
     return Foresight(
         sources=seen,
-        not_read=found.not_read,
+        not_read=(*found.not_read, *(line_about(one, count=False) for one in found.left_out)),
         tokenizer=found.tokenizer.name,
         vocabulary=found.tokenizer.vocab_size,
         encoder=f"{found.encoder.name} ({found.encoder.reason})",
@@ -193,6 +196,7 @@ def _seen(spec: SourceSpec, taken: _Taken) -> SourceSeen:
     rows = rows_of(spec.file) if spec.file else sources.hub_rows(spec)
     return SourceSeen(
         name=spec.name,
+        split=spec.split,
         weight=spec.weight,
         is_eval=spec.is_eval,
         on_hub=spec.file is None,

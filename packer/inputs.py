@@ -24,6 +24,7 @@ from packer.origin import Origin
 from packer.readers import digest
 from packer.render import Renderer
 from packer.source import SourceSpec
+from packer.sources.chosen_splits import LeftOut, line_about
 from packer.template import ChatTemplate
 from packer.tokenizer import Tokenizer, load_tokenizer
 
@@ -31,7 +32,7 @@ from packer.tokenizer import Tokenizer, load_tokenizer
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
     """Everything that decides the bytes, found and checked before anything is written. stamps: of each source's file, taken before its digest.
-    not_read: lines about what is left out of folders."""
+    not_read: lines about what is left out of folders and files."""
 
     sources: tuple[SourceSpec, ...]
     entries: tuple[Source, ...]
@@ -45,10 +46,12 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What the names in the options stand for, and what would turn their rows into tokens. not_read: lines about what is left out of folders."""
+    """What the names in the options stand for, and what would turn their rows into tokens. not_read: lines about files that are no data; left_out: data
+    that is not read."""
 
     sources: tuple[SourceSpec, ...]
     not_read: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
     tokenizer: Tokenizer
     template: ChatTemplate
     renderer: Renderer
@@ -58,7 +61,13 @@ class Found:
 def find(config: BuildConfig) -> Found:
     """Finds sources, tokenizer and template, and holds the template against the probe conversation; of the sources no more than a first row is read."""
     opened = sources.open_sources(
-        config.sources, split=config.split, eval_split=config.eval_split, revision=config.revision
+        config.sources,
+        split=config.split,
+        eval_split=config.eval_split,
+        revision=config.revision,
+        eval_files=config.eval_file,
+        config_name=config.config_name,
+        with_text=config.format == "text",
     )
     found = opened.sources
     tokenizer = load_tokenizer(config.tokenizer)
@@ -95,6 +104,7 @@ def find(config: BuildConfig) -> Found:
     return Found(
         sources=found,
         not_read=opened.not_read,
+        left_out=opened.left_out,
         tokenizer=tokenizer,
         template=chat_template,
         renderer=renderer,
@@ -110,7 +120,9 @@ def resolve(config: BuildConfig) -> Inputs:
         Source(
             name=spec.name,
             revision=spec.revision or "",
+            config=spec.config,
             split=spec.split,
+            used_for="eval" if spec.is_eval else "train",
             files=(SourceFile(file=spec.name, xxh3_128=digest(spec.file)),) if spec.file else (),
             weight=str(spec.weight),
             conversations=0,
@@ -125,7 +137,7 @@ def resolve(config: BuildConfig) -> Inputs:
         renderer=found.renderer,
         encoder=found.encoder,
         stamps=stamps,
-        not_read=found.not_read,
+        not_read=(*found.not_read, *(line_about(one, count=True) for one in found.left_out)),
     )
 
 

@@ -11,7 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from packer.sources.raw_row import BlankLineError
+
 NOT_DRAWN = "not_drawn"
+# Counted, and no loss.
+_NO_LOSS = frozenset({"read", "in", NOT_DRAWN, BlankLineError.reason})
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,7 +54,7 @@ class Books:
 
     def lost_conversations(self) -> dict[str, int]:
         """Conversations lost, by reason."""
-        return {name: count for name, count in self.conversations.items() if name not in ("read", "in", NOT_DRAWN)}
+        return {name: count for name, count in self.conversations.items() if name not in _NO_LOSS}
 
     def lost_tokens(self) -> dict[str, int]:
         """Tokens lost, by reason."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from packer.schema import FORMAT_VERSION
 MANIFEST_NAME = "manifest.json"
 # What a build makes in its folder (and may leave there when it stops), and what conversations come in.
 _PARTS, _LEFT = ("train", "eval", "examples", "tokens", "plan"), ("rejects.jsonl", "build-log.json")
-_RAW = frozenset({".jsonl", ".json", ".parquet", ".arrow", ".gz", ".zst"})
+_RAW = frozenset({".jsonl", ".json", ".parquet", ".arrow", ".csv", ".tsv", ".gz", ".zst"})
 _Record = TypeVar("_Record")
 
 
@@ -59,7 +59,9 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Where conversations came from: a hub name with revision and split, or local files. conversations: how many were read."""
+    """Where conversations came from: a hub name with revision, configuration and split, or a file and the split that it was taken for. used_for: "train"
+    (of which an eval fraction may be set aside) or "eval"; empty in older folders. conversations: how many were read.
+    """
 
     name: str
     revision: str
@@ -67,6 +69,17 @@ class Source:
     files: tuple[SourceFile, ...]
     weight: str
     conversations: int
+    config: str = ""
+    used_for: str = ""
+
+    @property
+    def title(self) -> str:
+        """For people: the name, with configuration and split where a file's own name does not say them."""
+        return (
+            self.name
+            if self.files and self.split in ("", "train")
+            else " ".join(word for word in (self.name, self.config, self.split) if word)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,7 +236,7 @@ def _record(cls: type[_Record], document: Mapping[str, object], **parsed: object
     for one in fields(cls):  # type: ignore[arg-type]  # every _Record is a dataclass
         if one.name in values:
             continue
-        value = document[one.name]
+        value = document[one.name] if one.default is MISSING else document.get(one.name, one.default)
         wanted = int if one.type == "int" else str
         if type(value) is not wanted:
             raise TypeError(f"{one.name} is {value!r}, expected {wanted.__name__}")

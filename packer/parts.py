@@ -15,8 +15,8 @@ from packer import source as sources
 from packer.errors import UserError
 from packer.files import remove_temporary
 from packer.folder import keep_only
-from packer.readers import RawRow
 from packer.source import SourceSpec
+from packer.sources.raw_row import RawRow
 from packer.token_part import part_name, read_part
 
 # Of the source. Small, so that two workers share a small corpus and a killed build loses little; not so small that files are many.

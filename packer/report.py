@@ -12,13 +12,19 @@ from packer.console import printable
 from packer.manifest import Manifest
 from packer.terminal import new_console, new_table
 
+# Of many files; the rest is a number.
+_SOURCES_SHOWN = 12
+
 
 def print_build(manifest: Manifest, place: str | Path) -> None:
     """The ledger, which encoder was used and why, and where the rows lie."""
     console = new_console()
-    print_ledger(console, manifest)
+    log: dict[str, object] = {}
     if (path := Path(place) / "build-log.json").is_file():
         log = json.loads(path.read_text(encoding="utf-8"))
+    _print_sources(console, manifest, log.get("not_read"))
+    print_ledger(console, manifest)
+    if log:
         console.print(Text(f"encoder: {log['encoder']} ({log['encoder_reason']})"))
     for name, split in sorted(manifest.splits.items(), reverse=True):
         slots = split.rows * manifest.capacity
@@ -29,6 +35,22 @@ def print_build(manifest: Manifest, place: str | Path) -> None:
             )
         )
     console.print(Text(f"{printable(str(place))}: see `packer stats {printable(str(place))}`"))
+
+
+def _print_sources(console: Console, manifest: Manifest, not_read: object) -> None:
+    """Every file, or split of the hub, with the rows that were read of it; and what of folders was not read."""
+    table = new_table("Sources", "", "split", "weight", "rows read", "used for")
+    for source in manifest.sources[:_SOURCES_SHOWN]:
+        name = " ".join(word for word in (source.name, source.config) if word)
+        table.add_row(
+            printable(name), printable(source.split), source.weight, f"{source.conversations:,}", source.used_for
+        )
+    console.print(table)
+    if rest := manifest.sources[_SOURCES_SHOWN:]:
+        console.print(Text(f"and {len(rest):,} more, {sum(source.conversations for source in rest):,} rows"))
+    for line in not_read if isinstance(not_read, list) else ():
+        console.print(Text(printable(str(line))), soft_wrap=True)
+    console.print()
 
 
 def print_ledger(console: Console, manifest: Manifest) -> None:

@@ -45,10 +45,11 @@ def _line(console: Console, text: str, style: str = "") -> None:
 
 
 def _sources(console: Console, seen: Foresight) -> None:
-    table = new_table("Would read", "", "weight", "on disk", "rows")
+    table = new_table("Would read", "", "split", "weight", "on disk", "rows")
     for one in seen.sources[:_SOURCES_SHOWN]:
         table.add_row(
             f"{printable(one.name)}{' (eval)' if one.is_eval else ''}{' (on the hub)' if one.on_hub else ''}",
+            printable(one.split),
             str(one.weight),
             "not known yet" if one.bytes is None else _bytes(one.bytes),
             "not known yet" if one.rows is None else f"{one.rows:,}",

@@ -7,40 +7,29 @@ for row in read(opened.sources[0], columns={"messages"}): ...
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from pathlib import Path
 
-import fsspec
-
-from packer.data_files import are_packed, data_files
 from packer.errors import UserError
 from packer.hub import look_for, silence
 from packer.network import first_line, unreachable
-from packer.readers import (
-    COMPRESSED,
-    ROWS_AT_ONCE,
-    SUFFIXES,
-    RawRow,
-    base_name,
-    kind_of,
-    read_file,
-    size_of,
-    with_names,
-    without_nulls,
-)
+from packer.readers import ROWS_AT_ONCE, base_name, read_file, size_of
+from packer.sources.arrow_rows import batch_rows
+from packer.sources.chosen_splits import LeftOut, choose, only_split
+from packer.sources.file_sets import LOCAL_HINT, FileSet, find_files
+from packer.sources.folder_splits import no_configuration
+from packer.sources.raw_row import RawRow
 
 DEFAULT_DATASET = "HuggingFaceH4/ultrachat_200k"
 _DEFAULT_SPLITS = {DEFAULT_DATASET: "train_sft"}
-_LOCAL_HINT = (
-    "give a .jsonl, .json, .parquet or .arrow file, or a folder of them: packer build chats.jsonl -o data/packed"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceSpec:
-    """One source: a file (a path or an address), or a hub name (then revision and split say which rows).
+    """One source: a file (a path or an address; split: of several that it holds, or what it was taken for), or a hub name (then revision, config and
+    split say which rows).
 
     weight: copies of each conversation. is_eval: all of it goes to the eval split.
     """
@@ -49,138 +38,104 @@ class SourceSpec:
     file: str | None = None
     weight: Fraction = Fraction(1)
     revision: str | None = None
+    config: str = ""
     split: str = ""
     is_eval: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """What the names on the command line stand for, in the order given. not_read: a line for each folder that also has files which are no data."""
+    """What the names on the command line stand for, in the order given. not_read: a line for each folder that also has files which are no data.
+    left_out: data that is not read, by split."""
 
     sources: tuple[SourceSpec, ...]
     not_read: tuple[str, ...]
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def open_sources(
-    names: Sequence[tuple[str, Fraction]], *, split: str | None, eval_split: str | None, revision: str | None
+    names: Sequence[tuple[str, Fraction]],
+    *,
+    split: str | None,
+    eval_split: str | None,
+    revision: str | None,
+    eval_files: Sequence[str] = (),
+    config_name: str | None = None,
+    with_text: bool = False,
 ) -> Opened:
-    """Raises UserError for a name that is neither a file nor a hub name."""
+    """Raises UserError for a name that is neither a file nor a hub name, and for a split or configuration that is not there.
+
+    eval_files: files that are evaluated on, whatever they are called. with_text: whether plain text is read.
+    """
     sources: list[SourceSpec] = []
-    not_read: list[str] = []
+    no_data: list[str] = []
+    left_out: list[LeftOut] = []
+    without_eval: list[FileSet] = []
+    several: set[str] = set()
     for name, weight in names or [(DEFAULT_DATASET, Fraction(1))]:
-        if (files := _files(name, not_read)) is not None:
-            if eval_split or revision or split:
-                option = "--eval-split" if eval_split else "--revision" if revision else "--split"
-                raise UserError(
-                    f"{option} is for data sets on the hub, but {name} is not one",
-                    "leave it out; --eval-fraction 0.01 sets an eval split aside",
-                )
-            sources += [SourceSpec(name=base_name(file), file=file, weight=weight) for file in files]
+        if (files := find_files(name, with_text=with_text, configuration=config_name)) is not None:
+            if revision:
+                raise UserError(f"--revision is for data sets on the hub, but {name} is not one", "leave it out")
+            several |= files.with_several
+            chosen = choose(files, split=split, eval_split=eval_split)
+            sources += _specs(chosen.train, weight=weight)
+            sources += _specs(chosen.eval, is_eval=True)
+            left_out += chosen.left_out
+            no_data += [files.no_data] if files.no_data else []
+            without_eval += [] if chosen.eval else [files]
             continue
         train = split or _DEFAULT_SPLITS.get(name, "train")
         resolved = _commit(name, revision)
-        sources.append(SourceSpec(name=name, revision=resolved, split=train, weight=weight))
+        spec = SourceSpec(name=name, revision=resolved, config=config_name or "", split=train, weight=weight)
+        sources.append(spec)
         if eval_split:
-            sources.append(SourceSpec(name=name, revision=resolved, split=eval_split, is_eval=True))
-    twice = [spec for place, spec in enumerate(sources) if any(_same(spec, other) for other in sources[:place])]
-    if twice:
+            sources.append(replace(spec, split=eval_split, weight=Fraction(1), is_eval=True))
+    if eval_split and without_eval and not any(spec.is_eval for spec in sources):
         raise UserError(
-            f"{twice[0].file or twice[0].name}: named twice",
-            "give it once; --mix NAME=2 takes two copies of each conversation",
+            f"--eval-split {eval_split}: {without_eval[0].name} has no such split, only {', '.join(without_eval[0].splits)}",
+            "name its files with --eval-file, or set some aside with --eval-fraction 0.01",
         )
-    return Opened(sources=tuple(sources), not_read=tuple(not_read))
+    for name in eval_files:
+        if (named := find_files(name, with_text=with_text, configuration=None)) is None:
+            raise UserError(f"--eval-file {name}: no such file or folder", "a split of the hub is --eval-split")
+        several |= named.with_several
+        sources += _specs(only_split(named, "--eval-file"), is_eval=True)
+    _refuse_twice(sources, several)
+    # What one name leaves out another may read.
+    read_too = {_rows_of(spec, several) for spec in sources}
+    left = [
+        replace(one, files=rest)
+        for one in left_out
+        if (rest := tuple(file for file in one.files if (file, one.split if file in several else "") not in read_too))
+    ]
+    return Opened(sources=tuple(sources), not_read=tuple(no_data), left_out=tuple(left))
 
 
-def _same(a: SourceSpec, b: SourceSpec) -> bool:
-    return replace(a, weight=b.weight) == b
+def _specs(
+    files: Iterable[tuple[str, str]], *, weight: Fraction = Fraction(1), is_eval: bool = False
+) -> list[SourceSpec]:
+    return [
+        SourceSpec(name=base_name(file), file=file, split=split, weight=weight, is_eval=is_eval)
+        for split, file in files
+    ]
 
 
-def _files(name: str, not_read: list[str]) -> list[str] | None:
-    """The files that a name stands for; None where it can only be a hub name. Adds a line to `not_read` for what is left out of a folder."""
-    if "://" in name:
-        return _remote_files(name, not_read)
-    if not name:
-        raise UserError("a data set has no name: '' was given", _LOCAL_HINT)
-    path = Path(name).expanduser()
-    try:
-        path.stat()
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise UserError(f"{name[:80]}: {error.strerror}", _LOCAL_HINT) from None
-    if path.is_file():
-        return [_readable(str(path))]
-    if path.is_dir():
-        names = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
-        return [str(path / file) for file in _of_folder(name, names, not_read)]
-    if any(character in name for character in "*?["):
-        found = sorted(
-            str(file)
-            for file in Path(path.anchor or ".").glob(str(path.relative_to(path.anchor or "")))
-            if file.is_file()
-        )
-        return _of_kind(name, found)
-    is_path = (
-        name.startswith((".", "/", "~"))
-        or name.count("/") > 1
-        or "\\" in name
-        or path.suffix in (*SUFFIXES, *COMPRESSED)
-    )
-    if is_path:
-        raise UserError(f"{name}: no such file or folder", _LOCAL_HINT)
-    return None
+def _refuse_twice(sources: Sequence[SourceSpec], several: Collection[str]) -> None:
+    seen: dict[object, SourceSpec] = {}
+    for spec in sources:
+        if (other := seen.setdefault(_rows_of(spec, several), spec)) is spec:
+            continue
+        what = spec.file or spec.name
+        if other.is_eval != spec.is_eval:
+            raise UserError(f"{what}: named both to train on and to evaluate on", "leave it out of one of them")
+        raise UserError(f"{what}: named twice", "give it once; --mix NAME=2 takes two copies of each conversation")
 
 
-def _of_folder(name: str, files: Sequence[str], not_read: list[str]) -> list[str]:
-    """Those of a folder's files that are data."""
-    if are_packed(files):
-        raise UserError(
-            f"{name}: rows that are packed already, not chats",
-            "name the chats that they were built from; `packer repack` makes other rows of them",
-        )
-    found = data_files(files, kind_of)
-    if not found.read:
-        also = f" but {found.named}" if found.left_out else ""
-        raise UserError(f"{name}: no {', '.join(SUFFIXES)} file there{also}", _LOCAL_HINT)
-    if found.left_out:
-        not_read.append(f"not read in {name}: {found.named}")
-    return list(found.read)
-
-
-def _remote_files(name: str, not_read: list[str]) -> list[str]:
-    protocol = name.split("://", 1)[0]
-    try:
-        system, path = fsspec.url_to_fs(name)
-        if any(character in path for character in "*?["):
-            found = system.glob(path)
-        elif system.isdir(path):
-            root = f"{path.rstrip('/')}/"
-            below = {file.removeprefix(root): file for file in system.find(path)}
-            found = [below[file] for file in _of_folder(name, list(below), not_read)]
-        else:
-            found = [path]
-    except (ImportError, ValueError) as error:
-        raise UserError(
-            f"{name}: {first_line(error)}", f"install the package that reads {protocol}:// addresses"
-        ) from None
-    except unreachable() as error:
-        raise UserError(
-            f"{name}: cannot be reached ({first_line(error)})", "check the address, the network and your credentials"
-        ) from None
-    return _of_kind(name, [f"{protocol}://{file.removeprefix(f'{protocol}://')}" for file in found])
-
-
-def _of_kind(name: str, files: Sequence[str]) -> list[str]:
-    readable = sorted(file for file in files if kind_of(file))
-    if not readable:
-        raise UserError(f"{name}: no {', '.join(SUFFIXES)} file there", _LOCAL_HINT)
-    return readable
-
-
-def _readable(path: str) -> str:
-    if kind_of(path) is None:
-        raise UserError(f"{path}: a {Path(path).suffix or 'file without suffix'}, which is not read", _LOCAL_HINT)
-    return path
+def _rows_of(spec: SourceSpec, several: Collection[str]) -> tuple[str, ...]:
+    """What decides the rows of a source. several: files that hold more than one split."""
+    if spec.file:
+        return (spec.file, spec.split if spec.file in several else "")
+    return (spec.name, spec.config, spec.split)
 
 
 def _commit(name: str, revision: str | None) -> str | None:
@@ -192,7 +147,7 @@ def _commit(name: str, revision: str | None) -> str | None:
         look_for(f"the data set {name}")
         return HfApi().dataset_info(name, revision=revision, timeout=10).sha or revision
     except HFValidationError:
-        raise UserError(f"{name}: neither a file nor a hub name", _LOCAL_HINT) from None
+        raise UserError(f"{name}: neither a file nor a hub name", LOCAL_HINT) from None
     except unreachable():
         # `datasets` may have it in its cache, and otherwise says best what is wrong.
         return revision
@@ -209,7 +164,7 @@ def hub_rows(source: SourceSpec) -> int | None:
     import datasets
 
     try:
-        info = datasets.load_dataset_builder(source.name, revision=source.revision).info
+        info = datasets.load_dataset_builder(source.name, source.config or None, revision=source.revision).info
     except unreachable(ValueError, RuntimeError, datasets.exceptions.DatasetsError):
         return None  # the build meets the same, and says it
     split = (info.splits or {}).get(source.split)
@@ -218,7 +173,8 @@ def hub_rows(source: SourceSpec) -> int | None:
 
 def read(source: SourceSpec, columns: Collection[str], *, limit: int | None = None) -> Iterator[RawRow]:
     """The rows of a source in order, at most `limit`, with (at least) these columns; raises UserError where the source cannot be opened."""
-    return itertools.islice(read_file(source.file, columns) if source.file else _read_hub(source, columns), limit)
+    rows = read_file(source.file, columns, source.split) if source.file else _read_hub(source, columns)
+    return itertools.islice(rows, limit)
 
 
 def _read_hub(source: SourceSpec, columns: Collection[str]) -> Iterator[RawRow]:
@@ -230,7 +186,7 @@ def _read_hub(source: SourceSpec, columns: Collection[str]) -> Iterator[RawRow]:
     datasets.disable_progress_bars()
     huggingface_hub.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # untyped there
     try:
-        rows = datasets.load_dataset(source.name, split=source.split, revision=source.revision)
+        rows = datasets.load_dataset(source.name, source.config or None, split=source.split, revision=source.revision)
     except datasets.exceptions.DatasetNotFoundError as error:
         raise UserError(
             f"{where}: not on the hub, or not open to you ({first_line(error)})",
@@ -240,17 +196,19 @@ def _read_hub(source: SourceSpec, columns: Collection[str]) -> Iterator[RawRow]:
         why = silence() or f"the hub cannot be reached ({first_line(error)})"
         raise UserError(f"{where}: {why}", local_hint) from None
     except (ValueError, datasets.exceptions.DatasetsError) as error:
+        if isinstance(error, ValueError) and _is_about_configuration(error):
+            names = datasets.get_dataset_config_names(source.name, revision=source.revision)
+            raise no_configuration(source.name, names, source.config or None) from None
         raise UserError(
             f"{where}: {first_line(error)}", "check --split and --revision against the data set's page"
         ) from None
     columns_there = rows.column_names
     wanted = [name for name in columns_there if name in columns]
-    rows = rows.select_columns(wanted) if wanted else rows
-    number = 0
-    for batch in rows.iter(batch_size=ROWS_AT_ONCE):
-        names = list(batch)
-        for values in zip(*batch.values(), strict=True):
-            value = without_nulls(dict(zip(names, values, strict=True)))
-            row = with_names(value, columns_there) if isinstance(value, dict) else value
-            yield RawRow(number=number, place=f"{source.split} row {number}", value=row)
-            number += 1
+    rows = (rows.select_columns(wanted) if wanted else rows).with_format("arrow")
+    batches = (batch for table in rows.iter(batch_size=ROWS_AT_ONCE) for batch in table.to_batches())
+    yield from batch_rows(source.split, batches, columns_there)
+
+
+def _is_about_configuration(error: ValueError) -> bool:
+    """Whether `datasets` says that a configuration is missing, or is not one of the data set's."""
+    return re.match(r"Config name is missing|BuilderConfig .* not found", str(error)) is not None

@@ -101,7 +101,7 @@ def _ledger(stats: Stats) -> Markup:
         weight = f", weight {source.weight}" if source.weight != "1" else ""
         files = f", {len(source.files):,} files" if len(source.files) > 1 else ""
         pairs[f"source {number + 1}" if len(manifest.sources) > 1 else "source"] = (
-            f"{_short(f'{source.name} {source.split}'.rstrip())}: {plural(source.conversations, 'conversation')}{files}{_short(weight)}"
+            f"{_short(source.title)}: {plural(source.conversations, 'conversation')}{files}{_short(weight)}"
         )
     if len(manifest.sources) > _MOST_SOURCES:
         pairs["more sources"] = f"{len(manifest.sources) - _MOST_SOURCES:,}"

@@ -64,7 +64,8 @@ PURE_OF_PROFILE = (
 )
 ONE_ROOM = {
     "datasets": {"packer/source.py"},
-    "fsspec": {"packer/source.py", "packer/readers.py", "packer/store.py"},
+    "fsspec": {"packer/sources", "packer/readers.py", "packer/store.py"},
+    "yaml": {"packer/sources/folder_splits.py"},
     "huggingface_hub": {
         "packer/hub.py",
         "packer/source.py",

@@ -25,7 +25,7 @@ from trainer.cli import main as trainer_main
 BUILD = ("build", "chats.jsonl", "--tokenizer", str(TINY))
 RUN = ("run", "--shards", "packed", "--model", "tiny", "--init", "random")
 SHARDS = "give the folder that `packer build -o` wrote"
-FILES = "give a .jsonl, .json, .parquet or .arrow file, or a folder of them: packer build chats.jsonl -o data/packed"
+FILES = "give a .jsonl, .json, .parquet, .arrow, .csv or .tsv file, or a folder of them: packer build chats.jsonl -o data/packed"
 
 PACKER = [
     ((*BUILD, "--strategy", "optimum"), "--strategy optimum: no such choice", "did you mean --strategy optimal?"),
@@ -51,7 +51,7 @@ PACKER = [
     ((*BUILD, "-o", ""), "--out: no folder was given", "write one behind it: -o data/packed"),
     (("build", "chats.jsonl", "--tokenizer", ""), "--tokenizer: no name was given", "try --tokenizer Qwen/Qwen3.8-27B"),
     (("build", ""), "a data set has no name: '' was given", FILES),
-    (("build", "nowhere/*.jsonl"), "nowhere/*.jsonl: no .jsonl, .ndjson, .json, .parquet, .arrow file there", FILES),
+    (("build", "nowhere/*.jsonl"), "nowhere/*.jsonl: no .jsonl, .ndjson, .json, .parquet, .arrow, .csv, .tsv file there", FILES),
     ((*BUILD, "--chat-template", "."), "--chat-template .: cannot be read (Is a directory)", "give a jinja template as a text file"),
     ((*BUILD, "--eval-fraction", "0.1", "--eval-split", "t"), "--eval-fraction and --eval-split were both given", "give one of them"),
     ((*BUILD, "--ray-address", "x"), "--ray-address x: only --engine ray has a cluster", "add --engine ray"),

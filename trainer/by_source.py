@@ -66,7 +66,7 @@ class Sources:
 
 def source_names(manifest: Manifest) -> tuple[str, ...]:
     """What each source is called: its name, with its split where it has one, and its number where others are called the same."""
-    names = [f"{source.name} {source.split}".rstrip() for source in manifest.sources]
+    names = [source.title for source in manifest.sources]
     often = Counter(names)
     return tuple(name if often[name] == 1 else f"{name} ({place})" for place, name in enumerate(names))
 

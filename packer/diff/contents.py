@@ -127,12 +127,12 @@ def match(a: Contents, b: Contents) -> tuple[Int64Array, Int64Array]:
 
 
 def source_names(sources: Sequence[Source]) -> list[tuple[str, str, int]]:
-    """A name for each source that does not depend on the order: name, split, and how many of that name came before."""
+    """A name for each source that does not depend on the order: name, title, and how many of that name came before."""
     seen: Counter[tuple[str, str]] = Counter()
     names = []
     for source in sources:
-        names.append((source.name, source.split, seen[source.name, source.split]))
-        seen[source.name, source.split] += 1
+        names.append((source.name, source.title, seen[source.name, source.title]))
+        seen[source.name, source.title] += 1
     return names
 
 

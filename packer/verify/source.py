@@ -25,9 +25,10 @@ from packer.examples import ExampleTable
 from packer.manifest import Manifest
 from packer.parts import RawPart
 from packer.progress import Progress
-from packer.readers import RawRow, digest
+from packer.readers import digest
 from packer.render import Renderer
 from packer.source import SourceSpec
+from packer.sources.raw_row import RawRow
 from packer.template import ChatTemplate
 from packer.tokenizer import TEMPLATE_NAME, load_tokenizer
 from packer.types import Int64Array
@@ -87,6 +88,7 @@ def check_source(
             name=entry.name,
             file=places[number] if entry.files else None,
             revision=entry.revision or None,
+            config=entry.config,
             split=entry.split,
         )
         try:

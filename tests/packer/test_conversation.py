@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from packer.conversation import Conversation, PlainText, Rejected
 from packer.errors import UserError
 from packer.formats import Layout, canonical
-from packer.readers import read_file, without_nulls
+from packer.readers import read_file
+from packer.sources.arrow_rows import without_nulls
 
 USER = {"role": "user", "content": "q"}
 ANSWER = {"role": "assistant", "content": "a"}

@@ -69,7 +69,7 @@ def test_people_read_on_stderr_and_programs_on_stdout() -> None:
     run = cli("build", "chats.jsonl", *OPTIONS, "--dry-run")
     assert tomllib.loads(run.stdout)["capacity"] == 1024
     said = " ".join(run.stderr.split())
-    assert "chats.jsonl 1" in said
+    assert "chats.jsonl train 1" in said
     assert "encoded: all 60 rows" in said
     assert "<|im_start|>assistant ⟦The coast redwood.<|im_end|>⟧" in said
     assert "What is the tallest tree?<|im_end|>" in said
