@@ -25,7 +25,7 @@ _LIBRARIES = ("jinja2", "pyarrow", "tokenizers", "transformers")
 @cache
 def code_digest() -> str:
     """Of packer's own modules: a change of the code is noticed also between two releases."""
-    return digest_files(sorted(Path(__file__).parent.glob("*.py")))
+    return digest_files(sorted(Path(__file__).parent.rglob("*.py")))
 
 
 def token_key(config: BuildConfig, source: Source, *, tokenizer_digest: str, template: str) -> str:

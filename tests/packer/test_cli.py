@@ -120,11 +120,11 @@ def test_a_config_file_with_an_unknown_key_is_refused(
     ("rows", "arguments", "error", "hint"),
     [
         ([], (), "data.jsonl: empty: not one conversation in it", "check that the file was written whole, or name another"),
-        ([{"title": "x"}], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'messages'; the row has: title", "name the column that holds the messages with --column"),
-        ([{"messages": []}], ("--column", "chat"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'chat'; the row has: messages", "name the column that holds the messages with --column"),
+        ([{"title": "x"}], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'messages'; the row has: title", "name the column that holds the messages with --column, or others with --map, as in --map instruction=COLUMN --map output=COLUMN"),
+        ([{"messages": []}], ("--column", "chat"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'chat'; the row has: messages", "name the column that holds the messages with --column, or others with --map, as in --map instruction=COLUMN --map output=COLUMN"),
         ([{"body": "x"}], ("--format", "text"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'text'; the row has: body", "name the column that holds the text with --column"),
-        ([{"q": "x"}], ("--format", "instruction"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'instruction'; the row has: q", "rename the columns of the data, or give another --format"),
-        ([{"messages": "x", "n": 1}], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: column 'messages' is text, not a list of messages; the row has: messages, n", "each is listed in packed/rejects.jsonl; a column of plain text is taken by --format text --column NAME"),
+        ([{"q": "x"}], ("--format", "instruction"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'instruction'; the row has: q", "name them with --map instruction=COLUMN --map output=COLUMN, or give another --format"),
+        ([{"messages": "x", "n": 1}], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: column 'messages' is text that is not JSON of a list of messages; the row has: messages, n", "each is listed in packed/rejects.jsonl"),
         (["{"], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: Expecting property name enclosed in double quotes at column 2", "each is listed in packed/rejects.jsonl"),
     ],
 )  # fmt: skip
