@@ -8,13 +8,14 @@ Every row is judged by itself: nothing is inferred from the rows before it, and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from packer.answers import says_nothing
 from packer.conversation import Conversation, PlainText, Rejected, conversation, kind_of, text_of
 from packer.errors import UserError
-from packer.sources.column_map import KNOWN_COLUMNS, ColumnMap, ColumnPlan, check_map, names_of, plan_columns
+from packer.sources.column_map import KNOWN_COLUMNS, OF_PAIRS, ColumnMap, ColumnPlan, check_map, names_of, plan_columns
 from packer.sources.json_values import Json, from_json_text, plain
 from packer.sources.unsupported_data import hold_supported
 from packer.words import EmptyAnswers, Format
@@ -135,7 +136,10 @@ def _conversation(
         tools = _tools(row, columns)
         if "chat_template_kwargs" in columns:
             template_args = _template_args(row[columns["chat_template_kwargs"]], columns["chat_template_kwargs"])
-            notes = (*notes, *(("template argument", f"{name}={value}") for name, value in template_args.items()))
+            notes = (
+                *notes,
+                *(("template argument", f"{name}={json.dumps(value)}") for name, value in template_args.items()),
+            )
         if messages and "system" in columns:
             system = text_of(row[columns["system"]], columns["system"])
             if any(map(_is_system, messages)):
@@ -179,11 +183,11 @@ def _is_system(message: object) -> bool:
 def _prompt_completion(row: Mapping[object, object], plan: ColumnPlan, layout: Layout) -> Conversation | PlainText:
     """Two lists of messages, or two texts; texts with a system prompt, input, history or tools are a chat, for which plain text has no place."""
     prompt = row[plan.columns["prompt"]]
-    beside = [field for field in plan.columns if field not in ("prompt", "completion")]
-    if beside or isinstance(_as_messages(prompt), list):
-        note = ("prompt and completion read as a chat", ", ".join(plan.columns[field] for field in beside))
-        if not isinstance(_as_messages(prompt), list):
-            plan = replace(plan, notes=(*plan.notes, note))
+    beside = [column for name, column in plan.columns.items() if name not in ("prompt", "completion")]
+    is_chat = isinstance(_as_messages(prompt), list)
+    if beside and not is_chat:
+        plan = replace(plan, notes=(*plan.notes, ("prompt and completion read as a chat", ", ".join(beside))))
+    if beside or is_chat:
         return _question_answer(row, plan, layout, question="prompt", answer="completion")
     text = PlainText(
         prompt=text_of(prompt, plan.columns["prompt"]),
@@ -203,17 +207,16 @@ def _question_answer(
     asked = _as_messages(row[columns[question]]) if question in columns else ""
     answered = _as_messages(row[columns[answer]])
     first_target = 0
-    history = _history(row[columns["history"]], columns["history"]) if "history" in columns else []
+    history: list[object] = []
     if isinstance(asked, list):
-        if beside := [columns[field] for field in ("input", "context", "history") if field in columns]:
-            raise Rejected(
-                "bad_message", f"column {columns[question]!r} holds messages, beside which {beside[0]!r} has no place"
-            )
         first_target = len(asked)
+        unread = [("unread column", columns[name]) for name in OF_PAIRS if name in columns]
+        plan = replace(plan, notes=(*plan.notes, *unread))
     else:
         fields = (question, "input", "context")
         texts = [text_of(row[columns[field]], columns[field]) for field in fields if field in columns]
         asked = [{"role": "user", "content": "\n\n".join([text for text in texts if text.strip()])}]
+        history = _history(row[columns["history"]], columns["history"]) if "history" in columns else []
     if not isinstance(answered, list):
         answered = [{"role": "assistant", "content": text_of(answered, columns[answer])}]
     return _conversation([*history, *asked, *answered], row, plan, layout, first_target=first_target)

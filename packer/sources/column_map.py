@@ -41,7 +41,7 @@ _BESIDE = {
     "history": ("history",),
 }
 # Those that say nothing beside a list of messages.
-_OF_PAIRS = ("input", "context", "history")
+OF_PAIRS = ("input", "context", "history")
 FIELDS = tuple(dict.fromkeys([field for _, columns in _FORMS for field in columns] + list(_BESIDE)))
 # Fields that hold what is trained on: who names the column of one has chosen among answers.
 _ANSWERS = ("messages", "completion", "output", "text")
@@ -139,7 +139,7 @@ def _fields_of(form: Format) -> set[str]:
     own = {field for kind, columns in _FORMS if kind == form for field in columns}
     if form == "text":
         return own
-    return own | {field for field in _BESIDE if field not in _OF_PAIRS or form not in ("messages", "sharegpt")}
+    return own | {field for field in _BESIDE if field not in OF_PAIRS or form not in ("messages", "sharegpt")}
 
 
 def _form_of(row: Mapping[object, object], form: Format, given: Mapping[str, str]) -> tuple[Format, dict[str, str]]:

@@ -90,7 +90,7 @@ def read_parts(message: Message, where: str) -> Parts:
         if not isinstance(raw, str | dict):
             raise Rejected("bad_content", f"{where}: a part of the content is {kind_of(raw)}, not an object")
         named: Message = {"type": "text", "text": raw} if isinstance(raw, str) else raw
-        part = {key: value for key, value in named.items() if value is not None}
+        part: Message = {key: value for key, value in named.items() if value is not None}
         weights.append(take_weight(part, where))
         kind, said = _add(parts, part, where)
         if said and kind < stage:
@@ -112,7 +112,8 @@ def _add(parts: Parts, part: dict[str, Json], where: str) -> tuple[int, bool]:
     if kind in _CALLS:
         inner = part.get("value", part.get(kind))
         # Under `value`, under its own type, or the part itself.
-        parts.calls += [wrapped_call(part, where)] if inner is None else calls_of(inner, where)
+        itself: Json = {key: part[key] for key in CALL_KEYS if key in part}
+        parts.calls += [wrapped_call(itself, where)] if inner is None else calls_of(inner, where)
         parts.notes += _unread(kind, part, ("value", kind, *CALL_KEYS))
         return 2, True
     keys = _TEXTS.get(kind) or _REASONING.get(kind)

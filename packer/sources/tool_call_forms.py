@@ -113,6 +113,10 @@ def _definition(value: object) -> Json:
 
 
 def _with_schema(function: dict[str, Json]) -> dict[str, Json]:
-    if isinstance(function.get("parameters"), str):
-        return {**function, "parameters": plain(from_json_text(function["parameters"]))}
-    return function
+    """Decode a schema, and its properties, where they are JSON text."""
+    parameters = from_json_text(function.get("parameters"))
+    if not isinstance(parameters, dict):
+        return function
+    if isinstance(parameters.get("properties"), str):
+        parameters = {**parameters, "properties": from_json_text(parameters["properties"])}
+    return {**function, "parameters": plain(parameters)}
