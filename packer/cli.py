@@ -81,7 +81,7 @@ def _date(text: object) -> datetime.date | None:
     "--format",
     type=choice(Format),
     default="auto",
-    help="How rows are read: auto, messages, sharegpt, prompt-completion, instruction or text. auto takes the first that a row has the columns of.",
+    help="How rows are read: auto, messages, sharegpt, prompt-completion, instruction (any question and answer) or text. auto takes the first that a row has the columns of.",
 )
 @click.option("--column", help="Column that holds the messages (or the text).  [default: as the format has it]")
 @click.option(
