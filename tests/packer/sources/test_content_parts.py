@@ -130,7 +130,7 @@ def test_a_text_before_a_tool_result_stays_before_it() -> None:
 
 
 def test_messages_before_a_completion_may_be_split_and_joined() -> None:
-    results = [{"type": "tool_result", "tool_use_id": name, "content": "r"} for name in "xyz"]
+    results = [{"type": "tool_result", "tool_use_id": name, "content": "r"} for name in "xy"]
     called = [{"role": "tool_call", "content": json.dumps({"name": "f", "arguments": {"x": 1}})}] * 3
     row = {"prompt": [USER, *called, {"role": "user", "content": results}], "completion": [ANSWER]}
     conversation = canonical(row, Layout())
