@@ -16,6 +16,9 @@ def says_nothing(text: str) -> bool:
 
 def says_nothing_but_thoughts(text: str) -> bool:
     """Likewise, of what stands behind the thoughts that an answer begins with."""
+    # Nearly every answer.
+    if text[:1].isalnum() and "</think>" not in text:
+        return False
     split = split_thoughts(text)
     return says_nothing(text if split is None else split[1])
 

@@ -6,6 +6,7 @@ config = options_of(load_manifest(folder), folder)      # what `packer build` wo
 from __future__ import annotations
 
 import datetime
+import json
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from packer.config import BuildConfig
 from packer.errors import UserError
 from packer.intake import Weighted
 from packer.manifest import MANIFEST_NAME, Manifest
+from packer.sources.column_map import parse_map
 
 
 def options_of(manifest: Manifest, out: Path) -> BuildConfig:
@@ -32,6 +34,7 @@ def options_of(manifest: Manifest, out: Path) -> BuildConfig:
             eval_fraction=Fraction(options["eval_fraction"]),
             limit=int(options["limit"]) or None,
             column=options["column"] or None,
+            map=parse_map(json.loads(options.get("map", "[]"))),
             format=options["format"],  # type: ignore[arg-type]
             empty_answers=options["empty_answers"],  # type: ignore[arg-type]
             control_tokens=options["control_tokens"],  # type: ignore[arg-type]

@@ -92,9 +92,15 @@ def _date(text: object) -> datetime.date | None:
     "--format",
     type=choice(Format),
     default="auto",
-    help="How rows are read: auto, messages, sharegpt, prompt-completion, instruction or text. auto takes the first that a row has the columns of; text also reads .txt files, a row a line.",
+    help="How rows are read: auto, messages, sharegpt, prompt-completion, instruction (any question and answer) or text. auto takes the first that a row has the columns of; text also reads .txt files, a row a line.",
 )
 @click.option("--column", help="Column that holds the messages (or the text).  [default: as the format has it]")
+@click.option(
+    "--map",
+    multiple=True,
+    metavar="FIELD=COLUMN",
+    help="Column that holds a field: messages, prompt, completion, instruction, input, context, output, system, tools, history or text. Repeatable.",
+)
 @click.option(
     "--empty-answers",
     type=choice(EmptyAnswers),
@@ -199,6 +205,7 @@ def build(
     from packer.pipeline import build as run_build
     from packer.progress import console_progress
     from packer.report import print_build
+    from packer.sources.column_map import parse_map
 
     if not out:
         raise UserError("--out: no folder was given", "write one behind it: -o data/packed")
@@ -210,6 +217,7 @@ def build(
         max_segments=segments(str(options.pop("max_segments"))),
         template_date=_date(options.pop("template_date")),
         mix=tuple(_weighted(text) for text in mix),
+        map=parse_map(options.pop("map")),  # type: ignore[arg-type]  # a tuple of texts
         **options,  # type: ignore[arg-type]  # click has converted each to the field's type
     )
     if dry_run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import os
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from packer.errors import UserError
 from packer.formats import Layout
 from packer.render import Policies
 from packer.schema import CAPACITY_MULTIPLE, ROWS_PER_BATCH, SEGMENTS_MULTIPLE
+from packer.sources.column_map import ColumnMap
 from packer.tokenizer import DEFAULT_TOKENIZER
 from packer.words import EmptyAnswers, EncoderName, EngineName, Format, Overlong, Policy, Strategy, TrainOn
 from packer.wrong_use import no_such_choice
@@ -40,6 +42,7 @@ class BuildConfig:
     limit: int | None = None
     format: Format = "auto"
     column: str | None = None
+    map: ColumnMap = ()
     empty_answers: EmptyAnswers = "drop"
     tokenizer: str = DEFAULT_TOKENIZER
     chat_template: Path | None = None
@@ -145,7 +148,7 @@ class BuildConfig:
     @property
     def policies(self) -> Policies:
         """Those of the options that decide what a conversation is and what of it is learnt."""
-        layout = Layout(format=self.format, column=self.column, empty_answers=self.empty_answers)
+        layout = Layout(format=self.format, column=self.column, map=self.map, empty_answers=self.empty_answers)
         return Policies(layout=layout, train_on=self.train_on, control_tokens=self.control_tokens)
 
     def row_options(self) -> dict[str, str | int]:
@@ -163,4 +166,6 @@ class BuildConfig:
             "train_on": self.train_on,
             # Named only where it changes the columns of a shard.
             **({"align": self.align} if self.align > 1 else {}),
+            # As JSON, since a column's name may hold any character.
+            **({"map": json.dumps([f"{field}={column}" for field, column in self.map])} if self.map else {}),
         }

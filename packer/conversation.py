@@ -6,49 +6,48 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from packer.answers import says_nothing_but_thoughts
+from packer.answers import says_nothing_but_thoughts, split_thoughts
+from packer.sources.content_parts import read_parts, split_tool_results
+from packer.sources.json_values import Json, Message, from_json_text, kind_of, plain, whole_characters
+from packer.sources.message_weights import hold_other_role, take_weight
+from packer.sources.rejected import Rejected
+from packer.sources.tool_call_forms import calls_of, tools_of
 from packer.words import EmptyAnswers
 
-# JSON as a template sees it.
-Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
-Message = dict[str, Json]
+__all__ = ["Conversation", "Json", "Message", "PlainText", "Rejected", "conversation", "kind_of", "text_of"]
 
 _ROLES = {
     "system": "system",
     "developer": "developer",
     "user": "user",
     "human": "user",
+    "prompter": "user",
     "assistant": "assistant",
     "gpt": "assistant",
+    "ai": "assistant",
     "bot": "assistant",
+    "chatbot": "assistant",
     "model": "assistant",
     "chatgpt": "assistant",
     "tool": "tool",
+    "tool_response": "tool",
+    "tool_result": "tool",
     "function": "tool",
+    "function_response": "tool",
     "observation": "tool",
     "ipython": "tool",
-    # What LLaMA-Factory calls a turn of the assistant whose text is the JSON of its calls.
     "function_call": "assistant",
+    "tool_call": "assistant",
 }
+# Turns of the assistant whose text is the JSON of its calls, as LLaMA-Factory and ms-swift have them.
+_CALLING = ("function_call", "tool_call")
 
 _CANONICAL = frozenset(_ROLES.values())
 # Of a message, under the names that ShareGPT has for them.
 _ALIASES = (("from", "role"), ("value", "content"))
-_TEXT_PARTS = ("text", "input_text", "output_text")
-_MEDIA = ("image", "audio", "video")
-
-
-class Rejected(Exception):  # noqa: N818  # a verdict, not an error
-    """A conversation that does not go in. reason: a short name that is counted; detail: what was seen, for rejects.jsonl."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason = reason
-        self.detail = detail
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,31 +79,64 @@ class PlainText:
 
 
 def conversation(
-    raw: object, *, tools: object = None, first_target: int = 0, empty_answers: EmptyAnswers = "drop"
+    raw: object,
+    *,
+    tools: object = None,
+    first_target: int = 0,
+    empty_answers: EmptyAnswers = "drop",
+    template_args: Mapping[str, Json] | None = None,
+    notes: tuple[tuple[str, str], ...] = (),
 ) -> Conversation:
     """A list of raw messages as a conversation, or Rejected with why not."""
     if not isinstance(raw, list):
         raise Rejected("bad_message", f"the messages are {kind_of(raw)}, not a list")
     if not raw:
         raise Rejected("empty", "the list of messages is empty")
-    messages = tuple(_message(message, place) for place, message in enumerate(raw))
+    messages: list[Message] = []
+    read: _Messages | None = None
+    for place, message in enumerate(raw):
+        if type(message) is dict and len(message) == 2:
+            # Nearly every message: a known role and a text, which need no changes.
+            role, text = message.get("role"), message.get("content")
+            if type(text) is str and type(role) is str and role in _CANONICAL:
+                if not text.isascii():
+                    whole_characters(text, f"message {place}")
+                messages.append(message)
+                continue
+        if read is None:
+            read = _Messages(messages, first_target)
+        read.add(message, place)
+    if read is not None:
+        first_target = read.first_target
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     if not answers or answers[-1] < first_target:
         raise Rejected("no_answer", "no message of the assistant to train on")
+    masked = {place for place, weight in read.weights.items() if not weight} if read is not None else set()
+    if masked and not any(place >= first_target and place not in masked for place in answers):
+        raise Rejected(
+            "no_answer", "the data gives loss weight 0 to every message of the assistant that could be trained on"
+        )
     empty = [
         place
         for place in answers
-        if not messages[place].get("tool_calls") and says_nothing_but_thoughts(str(messages[place]["content"]))
+        if place not in masked
+        and not messages[place].get("tool_calls")
+        and says_nothing_but_thoughts(str(messages[place]["content"]))
     ]
     if empty and empty_answers == "drop":
         raise Rejected("empty_answer", f"message {empty[0]}: the assistant says nothing")
-    if empty_answers == "mask" and not any(place >= first_target and place not in empty for place in answers):
-        raise Rejected("empty_answer", "the assistant says nothing in any message to train on")
+    if empty and empty_answers == "mask":
+        masked.update(empty)
+        if not any(place >= first_target and place not in masked for place in answers):
+            raise Rejected("empty_answer", "the assistant says nothing in any message to train on")
     return Conversation(
-        messages=messages,
-        tools=_tools(tools),
+        messages=tuple(messages),
+        tools=tools_of(tools) if tools is not None else None,
         first_target=first_target,
-        masked=frozenset(empty) if empty_answers == "mask" else frozenset(),
+        masked=frozenset(masked),
+        weights={} if read is None else {place: weight for place, weight in read.weights.items() if weight},
+        template_args=template_args or {},
+        notes=notes if read is None else (*notes, *read.notes),
     )
 
 
@@ -112,182 +144,153 @@ def text_of(value: object, column: str) -> str:
     """The text in a column; Rejected where it is none."""
     if not isinstance(value, str):
         raise Rejected("bad_content", f"column {column!r} is {kind_of(value)}, not text")
-    return _whole_characters(value, f"column {column!r}")
+    return whole_characters(value, f"column {column!r}")
 
 
-def _tools(tools: object) -> Json:
-    """Tool definitions: a list, or JSON text that holds one."""
-    if isinstance(tools, str) and tools.strip():
-        try:
-            tools = json.loads(tools)
-        except (ValueError, RecursionError) as error:
-            raise Rejected("bad_message", f"tools is text, but not JSON: {error or 'nested too deeply'}") from None
-    if not tools:
-        return None
-    if not isinstance(tools, list):
-        raise Rejected("bad_message", f"tools is {kind_of(tools)}, not a list")
-    return [_plain(tool) for tool in tools]
+class _Messages:
+    """The messages of one conversation as they are read. weights: those other than 1, by place. first_target: as a place among these."""
+
+    def __init__(self, messages: list[Message], first_target: int) -> None:
+        self.messages = messages
+        self.weights: dict[int, float] = {}
+        self.notes: list[tuple[str, str]] = []
+        self.first_target = self._raw_first_target = first_target
+
+    def add(self, raw: object, place: int) -> None:
+        """Adds what a raw message stands for: one message, several of tools, or more calls of the message before."""
+        before = len(self.messages)
+        self._add(raw, f"message {place}", may_join=place != self._raw_first_target)
+        if place < self._raw_first_target:
+            self.first_target += len(self.messages) - before - 1
+
+    def _add(self, raw: object, where: str, *, may_join: bool) -> None:
+        message, name = _with_role(raw, where)
+        of_message = take_weight(message, where)
+        for split in split_tool_results(message, where):
+            of_parts, notes = _read(split, name, where)
+            self.notes += notes
+            weight = _same(of_message, of_parts, where)
+            joins = may_join and name in _CALLING and bool(self.messages) and self.messages[-1]["role"] == "assistant"
+            if joins:
+                self._join(split, where, weight)
+            else:
+                self.messages.append(split)
+            if weight is not None:
+                self._weigh(split, weight, where)
+
+    def _join(self, message: Message, where: str, weight: tuple[str, float] | None) -> None:
+        """Adds calls that are a message of their own to the text or the calls that the assistant wrote right before them."""
+        last = len(self.messages) - 1
+        before = self.messages[last]
+        if self.weights.get(last, 1.0) != (1.0 if weight is None else weight[1]):
+            raise Rejected(
+                "bad_weight", f"{where}: its loss weight is not that of the turn of the assistant that it goes on"
+            )
+        if "reasoning_content" in message and (before["content"] or before.get("tool_calls")):
+            raise Rejected("bad_content", f"{where}: reasoning between a turn of the assistant and its tool calls")
+        calls = [*(before.get("tool_calls") or ()), *message["tool_calls"]]  # type: ignore[misc]  # lists both
+        self.messages[last] = {**before, **message, "content": before["content"], "tool_calls": calls}
+
+    def _weigh(self, message: Message, weight: tuple[str, float], where: str) -> None:
+        """Enters the loss weight of the last message."""
+        name, number = weight
+        role = str(message["role"])
+        if role != "assistant":
+            note = hold_other_role(role, name, number, where)
+            self.notes += [note] if note else []
+            return
+        self.notes.append(("loss weight", name))
+        if number != 1:
+            self.weights[len(self.messages) - 1] = number
 
 
-def _message(raw: object, place: int) -> Message:
-    if type(raw) is dict and len(raw) == 2:
-        # Nearly every message: a known role and a text, which leave nothing to mend.
-        known, text = raw.get("role"), raw.get("content")
-        if type(text) is str and type(known) is str and known in _CANONICAL:
-            if not text.isascii():
-                _whole_characters(text, f"message {place}")
-            return raw
+def _with_role(raw: object, where: str) -> tuple[Message, str]:
+    """A raw message without null keys, with its canonical role, and the role's name in the data."""
+    raw = from_json_text(raw)
     if not isinstance(raw, dict):
-        raise Rejected("bad_message", f"message {place} is {kind_of(raw)}, not an object")
+        raise Rejected("bad_message", f"{where} is {kind_of(raw)}, not an object")
     # A null key is no key: templates take it for a value.
-    message: Message = {str(key): _plain(value) for key, value in raw.items() if value is not None}
+    message: Message = {str(key): plain(value) for key, value in raw.items() if value is not None}
     for theirs, ours in _ALIASES:
         if theirs in message and ours not in message:
             message[ours] = message.pop(theirs)
     role = message.get("role")
     if role is None:
-        raise Rejected("bad_role", f"message {place} has no role; its keys: {', '.join(message) or 'none'}")
+        raise Rejected("bad_role", f"{where} has no role; its keys: {', '.join(message) or 'none'}")
     if not isinstance(role, str):
-        raise Rejected("bad_role", f"message {place}: the role is {kind_of(role)}, not text")
-    name = role.strip().lower()
+        raise Rejected("bad_role", f"{where}: the role is {kind_of(role)}, not text")
+    name = role.strip().lower().replace("-", "_")
     if name not in _ROLES:
-        raise Rejected("bad_role", f"message {place}: unknown role {role!r}")
+        raise Rejected("bad_role", f"{where}: unknown role {role!r}")
     message["role"] = _ROLES[name]
-    if name == "function_call":
-        message["tool_calls"] = _spelled_calls(message.pop("content", None), place)
+    return message, name
+
+
+def _read(message: Message, name: str, where: str) -> tuple[tuple[str, float] | None, list[tuple[str, str]]]:
+    """Turns content, calls and reasoning into their canonical forms; the loss weight of the parts, and notes on what nothing reads."""
+    weight: tuple[str, float] | None = None
+    notes: list[tuple[str, str]] = []
+    if name in _CALLING and not isinstance(message.get("content"), list):
+        _read_spelled_calls(message, where)
     elif "function_call" in message and "tool_calls" not in message:
         # OpenAI's name for it when a turn had at most one.
         message["tool_calls"] = [{"type": "function", "function": message.pop("function_call")}]
-    _canonical_calls(message, place)
-    message["content"] = _content(message, place)
-    _name_reasoning(message, place)
-    return message
+    if "tool_calls" in message:
+        message["tool_calls"] = calls_of(message["tool_calls"], where)
+    if isinstance(message.get("content"), list):
+        parts = read_parts(message, where)
+        message["content"] = parts.text
+        weight, notes = parts.weight, parts.notes
+        for key, value in (("tool_calls", parts.calls), ("reasoning_content", parts.reasoning)):
+            if value and message.get(key):
+                raise Rejected("bad_message", f"{where}: {key} among the parts of its content and beside it")
+            if value:
+                message[key] = value
+    if not message.get("tool_calls"):
+        message.pop("tool_calls", None)
+    message["content"] = _text(message, where)
+    _name_reasoning(message, where)
+    return weight, notes
 
 
-def _spelled_calls(text: Json, place: int) -> Json:
-    """The calls that the text of a turn is the JSON of: one, or a list."""
-    try:
-        calls = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        calls = None
+def _read_spelled_calls(message: Message, where: str) -> None:
+    """The calls that the text of a turn is the JSON of: one, or a list; reasoning may stand before them."""
+    text = message.pop("content", None)
+    if isinstance(text, str) and (split := split_thoughts(text)) is not None:
+        message.setdefault("reasoning_content", split[0].strip("\n"))
+        text = split[1]
+    calls = from_json_text(text)
     if not isinstance(calls, dict | list) or not calls:
-        raise Rejected("bad_message", f"message {place}: a function call that is not the JSON of one")
-    return calls if isinstance(calls, list) else [calls]
+        raise Rejected("bad_message", f"{where}: a function call that is not the JSON of one")
+    message["tool_calls"] = calls
 
 
-def _canonical_calls(message: Message, place: int) -> None:
-    """Tool calls as a list of objects; no key where there are none."""
-    if "tool_calls" not in message:
-        return
-    calls = message["tool_calls"]
-    if not isinstance(calls, list):
-        raise Rejected("bad_message", f"message {place}: tool_calls is {kind_of(calls)}, not a list")
-    for call in calls:
-        inner = call.get("function", call) if isinstance(call, dict) else call
-        if not isinstance(inner, dict):
-            raise Rejected("bad_message", f"message {place}: a tool call is {kind_of(inner)}, not an object")
-    if calls:
-        message["tool_calls"] = [_tool_call(call) for call in calls]
-    else:
-        del message["tool_calls"]
+def _same(weight: tuple[str, float] | None, of_parts: tuple[str, float] | None, where: str) -> tuple[str, float] | None:
+    if weight and of_parts and weight[1] != of_parts[1]:
+        raise Rejected("bad_weight", f"{where}: {weight[0]} and {of_parts[0]} of its parts disagree")
+    return weight or of_parts
 
 
-def _name_reasoning(message: Message, place: int) -> None:
+def _name_reasoning(message: Message, where: str) -> None:
     """Reasoning under every name that templates read: `reasoning_content`, and `thinking` as gpt-oss has it."""
-    keys = ("reasoning_content", "thinking", "reasoning")
-    reasoning = next((message[key] for key in keys if message.get(key) is not None), None)
-    if reasoning is not None:
+    named = {key: message[key] for key in ("reasoning_content", "thinking", "reasoning") if key in message}
+    if not named:
+        return
+    for key, reasoning in named.items():
         if not isinstance(reasoning, str):
-            raise Rejected("bad_content", f"message {place}: its reasoning is {kind_of(reasoning)}, not text")
-        message["reasoning_content"] = reasoning
-        message.setdefault("thinking", reasoning)
+            raise Rejected("bad_content", f"{where}: its reasoning ({key}) is {kind_of(reasoning)}, not text")
+    reasoning, *others = dict.fromkeys(named.values())
+    if others:
+        raise Rejected("bad_content", f"{where}: {' and '.join(named)} hold different texts")
+    message["reasoning_content"] = message["thinking"] = reasoning
 
 
-def _content(message: Message, place: int) -> str:
+def _text(message: Message, where: str) -> str:
     content = message.get("content")
     if content is None:
         if message.get("tool_calls"):
             return ""
-        raise Rejected("bad_content", f"message {place}: content is null")
-    if isinstance(content, str):
-        return _whole_characters(content, f"message {place}")
-    if not isinstance(content, list):
-        raise Rejected("bad_content", f"message {place}: content is {kind_of(content)}, not text")
-    texts = [_text_of_part(part, place) for part in content]
-    return _whole_characters("".join(texts), f"message {place}")
-
-
-def _text_of_part(part: Json, place: int) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, dict):
-        raise Rejected("bad_content", f"message {place}: a part of the content is {kind_of(part)}, not an object")
-    kind = part.get("type") or "text"
-    named = [str(kind), *(key for key, value in part.items() if value is not None)]
-    if any(medium in name for name in named for medium in _MEDIA):
-        raise Rejected("image_or_audio", f"message {place}: a part of type {kind!r}; only text can be packed")
-    text = part.get("text")
-    if kind not in _TEXT_PARTS or not isinstance(text, str):
-        raise Rejected("bad_content", f"message {place}: a part of type {kind!r} without text; only text can be packed")
-    return text
-
-
-def _whole_characters(text: str, where: str) -> str:
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise Rejected(
-            "bad_content",
-            f"{where}: half a surrogate pair at character {error.start}, which no tokenizer can encode",
-        ) from None
-    return text
-
-
-def _tool_call(call: Json) -> Json:
-    """Arguments as an object where a string spells one: the wire format of OpenAI writes a string, templates iterate a mapping."""
-    if not isinstance(call, dict):
-        return call
-    call = dict(call)
-    function = call.get("function")
-    if isinstance(function, dict):
-        call["function"] = _with_object_arguments(function)
-        return call
-    return _with_object_arguments(call)
-
-
-def _with_object_arguments(call: dict[str, Json]) -> dict[str, Json]:
-    arguments = call.get("arguments")
-    if not isinstance(arguments, str):
-        return call
-    try:
-        parsed = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "arguments": parsed} if isinstance(parsed, dict) else call
-
-
-def _plain(value: object) -> Json:
-    """A value as plain JSON; what JSON does not know is written as text."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value)
-
-
-def kind_of(value: object) -> str:
-    """What a value is, in a word for people."""
-    names = {
-        dict: "an object",
-        list: "a list",
-        str: "text",
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        type(None): "null",
-    }
-    return names.get(type(value), type(value).__name__)
+        raise Rejected("bad_content", f"{where}: content is null")
+    if not isinstance(content, str):
+        raise Rejected("bad_content", f"{where}: content is {kind_of(content)}, not text")
+    return whole_characters(content, where)

@@ -23,14 +23,20 @@ from packer.listing import Listed
 from packer.manifest import Ledger
 from packer.mix import copies
 from packer.overlong import cut, targets
+from packer.sources.column_map import NOT_READ
 from packer.token_part import PartHead, Reject, TokenPart
 from packer.words import Format
+from packer.wrong_use import nearest
 
 # What to do where no row has the columns of the format asked for.
 _COLUMN_HINTS: dict[Format, str] = {
+    "auto": "name the column that holds the messages with --column, or others with --map, as in "
+    "--map instruction=COLUMN --map output=COLUMN",
+    "messages": "name the column that holds the messages with --column",
+    "sharegpt": "name the column that holds the messages with --column",
     "text": "name the column that holds the text with --column",
-    "prompt-completion": "rename the columns of the data, or give another --format",
-    "instruction": "rename the columns of the data, or give another --format",
+    "prompt-completion": "name them with --map prompt=COLUMN --map completion=COLUMN, or give another --format",
+    "instruction": "name them with --map instruction=COLUMN --map output=COLUMN, or give another --format",
 }
 
 
@@ -58,6 +64,7 @@ class Intake:
         self.read = [0] * len(sources)
         self.control_tokens: Counter[tuple[str, str]] = Counter()
         self.notes: Counter[tuple[str, str]] = Counter()
+        self._encoded = 0
 
     def take(self, head: PartHead, part: TokenPart) -> Listed:
         """The examples of one part; raises UserError on an over-long conversation if asked to."""
@@ -67,6 +74,7 @@ class Intake:
         self.control_tokens.update(head.control_tokens)
         self.notes.update(head.notes)
         self.read[head.source] += head.rows
+        self._encoded += len(part.rows)
         weight = self._sources[head.source].weight
         drawn = copies(weight, seed=self._config.seed, source=head.source, rows=part.rows)
         of, start, end, piece = self._stretches(part, drawn)
@@ -163,6 +171,7 @@ class Intake:
         """Raises UserError where nothing is left to pack, GateError where more was lost than allowed, RuntimeError where the books do not add up."""
         self.books.check()
         self._refuse_empty()
+        self._refuse_unread_map()
         hold_loss(self.books, max_loss=self._config.max_loss, out=self._config.out)
 
     def _refuse_empty(self) -> None:
@@ -180,14 +189,25 @@ class Intake:
         if not reason:
             hint = "give a larger weight with --mix, or more conversations"
         elif reason == "no_messages":
-            hint = _COLUMN_HINTS.get(self._config.format, "name the column that holds the messages with --column")
-        elif example and example.detail.startswith("column") and "list of messages" in example.detail:
-            hint += "; a column of plain text is taken by --format text --column NAME"
+            hint = _COLUMN_HINTS[self._config.format]
         why = f"{example.place}: {example.detail}" if example else "none was drawn by its weight"
         raise UserError(
             f"{names}: none of {self.books.conversations['read']} conversations can be used; {why}",
             hint,
         )
+
+    def _refuse_unread_map(self) -> None:
+        """A column that was named with --map and that no row has is a mistyped one."""
+        for field, column in self._config.map:
+            if self.notes[NOT_READ, f"{field}={column}"] == self._encoded:
+                others = sorted(name for kind, name in self.notes if kind == "unread column")
+                near = nearest(column, others)
+                raise UserError(
+                    f"--map {field}={column}: read from no row: no such column, or one that this format does not read",
+                    f"did you mean --map {field}={near}?"
+                    if near
+                    else f"columns that nothing reads: {', '.join(others) or 'none'}",
+                )
 
 
 def _nested(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import unicodedata
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Files, addresses and hub data sets: which of them are read, and the rows in them."""
+"""Files and data sets, and the rows in them, read into conversations or rejected with a named reason."""

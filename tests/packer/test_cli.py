@@ -125,11 +125,14 @@ def test_a_config_file_with_an_unknown_key_is_refused(
     ("rows", "arguments", "error", "hint"),
     [
         ([], (), "data.jsonl: empty: not one conversation in it", "check that the file was written whole, or name another"),
-        ([{"title": "x"}], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'messages'; the row has: title", "name the column that holds the messages with --column"),
-        ([{"messages": []}], ("--column", "chat"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'chat'; the row has: messages", "name the column that holds the messages with --column"),
+        ([{"title": "x"}], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'messages'; the row has: title", "name the column that holds the messages with --column, or others with --map, as in --map instruction=COLUMN --map output=COLUMN"),
+        ([{"messages": []}], ("--column", "chat"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'chat'; the row has: messages", "name the column that holds the messages with --column, or others with --map, as in --map instruction=COLUMN --map output=COLUMN"),
         ([{"body": "x"}], ("--format", "text"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'text'; the row has: body", "name the column that holds the text with --column"),
-        ([{"q": "x"}], ("--format", "instruction"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'instruction'; the row has: q", "rename the columns of the data, or give another --format"),
-        ([{"messages": "x", "n": 1}], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: column 'messages' is text, not a list of messages; the row has: messages, n", "each is listed in packed/rejects.jsonl; a column of plain text is taken by --format text --column NAME"),
+        ([{"q": "x"}], ("--format", "instruction"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'instruction'; the row has: q", "name them with --map instruction=COLUMN --map output=COLUMN, or give another --format"),
+        ([{"messages": "x", "n": 1}], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: column 'messages' is text that is not JSON of a list of messages; the row has: messages, n", "each is listed in packed/rejects.jsonl"),
+        ([{"q": "x", "r": "y"}], ("--map", "instruction=q", "--map", "output=a"), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: no column 'a'; the row has: q, r", "name the column that holds the messages with --column, or others with --map, as in --map instruction=COLUMN --map output=COLUMN"),
+        ([{"question": "x", "answer": "y", "sys": "s"}], ("--map", "system=syss"), "--map system=syss: read from no row: no such column, or one that this format does not read", "did you mean --map system=sys?"),
+        ([{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "id": 1}], ("--map", "context=ctx"), "--map context=ctx: read from no row: no such column, or one that this format does not read", "columns that nothing reads: id"),
         (["{"], (), "data.jsonl: none of 1 conversations can be used; data.jsonl:1: Expecting property name enclosed in double quotes at column 2", "each is listed in packed/rejects.jsonl"),
     ],
 )  # fmt: skip
@@ -348,3 +351,21 @@ def test_quiet_says_nothing_and_verbose_tells_of_every_stage(packer_cli) -> None
     assert (different.returncode, different.stdout) == (1, "")
     fine = packer_cli("verify", "packed", "--quiet")
     assert (fine.returncode, fine.stdout, fine.stderr) == (0, "", "")
+
+
+def test_a_map_weights_and_unread_columns_stand_in_the_manifest_and_the_report(packer_cli, tmp_path: Path) -> None:
+    chat = [{"from": "human", "value": "Is 2 even?"}, {"from": "gpt", "value": "Nope.", "train": False}]
+    chat += [{"from": "human", "value": "Sure?"}, {"from": "gpt", "value": "It is."}]
+    write_jsonl(tmp_path / "chats.jsonl", [{"chat": chat, "id": 7}, {"chat": chat[:1] + chat[3:], "id": 8}])
+    run = packer_cli("build", "chats.jsonl", "--tokenizer", TINY, "-o", "packed", "--map", "messages=chat")
+    assert run.returncode == 0, run.stderr
+    manifest = json.loads((tmp_path / "packed" / "manifest.json").read_text())
+    assert manifest["options"]["map"] == '["messages=chat"]'
+    assert manifest["ledger"]["notes"] == {"loss weight": {"train=false": 1}, "unread column": {"id": 2}}
+    assert "loss weight: train=false 1" in run.stdout + run.stderr
+    assert "unread column: id 2" in run.stdout + run.stderr
+    learnt = packer_cli("inspect", "packed", "--supervised").stdout
+    assert learnt.count("It is.") == 2
+    assert "Nope." not in learnt
+    # The options are read back.
+    assert packer_cli("verify", "packed", "--deep").returncode == 0

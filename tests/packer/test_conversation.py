@@ -304,8 +304,11 @@ def test_where_columns_compete_the_documented_order_decides_and_can_be_overruled
     }
     assert messages_of(row)[0] == ("user", "q")
     assert messages_of(row, Layout(format="sharegpt"))[0] == ("user", "x")
-    assert canonical(row, Layout(format="text")) == PlainText(prompt="", completion="t")
-    assert canonical(row, Layout(format="prompt-completion")) == PlainText(prompt="p", completion="c")
+    text, pair = canonical(row, Layout(format="text")), canonical(row, Layout(format="prompt-completion"))
+    assert isinstance(text, PlainText)
+    assert isinstance(pair, PlainText)
+    assert (text.prompt, text.completion) == ("", "t")
+    assert (pair.prompt, pair.completion) == ("p", "c")
     assert canonical({"messages": "a plain text"}, Layout(format="text", column="messages")) == PlainText(
         prompt="", completion="a plain text"
     )
