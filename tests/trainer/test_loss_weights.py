@@ -49,6 +49,7 @@ from trainer.loader import ShardCheck, plan_step, read_steps
 from trainer.model import load_model
 from trainer.optim import make_optimizer
 from trainer.prepare import Counts, prepare
+from trainer.profile.padded import padded_steps
 from trainer.segments import Segments
 from trainer.step import accumulate, train_step
 
@@ -417,6 +418,15 @@ def test_every_rung_of_a_comparison_trains_by_the_weights(tmp_path: Path, weight
     with a_setting(config) as (setting, check):
         found = train_side_by_side(setting, list(ladder(config)), check=check, advance=lambda _: None)
     assert found.equal, found.parted
+
+
+def test_padded_batches_beside_the_rows_have_the_weights_too(folder: Path) -> None:
+    prepared = prepare(chosen(folder, "profiled"))
+    plans = [plan_step(prepared, Counts.of(prepared.corpus), step, world=1) for step in range(2)]
+    works = list(padded_steps(plans, prepared.corpus, seed=0, weighted=False, pin=False))
+    assert sum(work.plan.loss_weight for work in works) == pytest.approx(sum(plan.loss_weight for plan in plans))
+    for work in works:
+        assert sum(batch.loss_weight for batch in work.passes) == pytest.approx(work.plan.loss_weight)
 
 
 def test_held_out_examples_count_what_their_weights_say(tmp_path: Path) -> None:
