@@ -20,7 +20,7 @@ def of_numpy(values: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
         bits = pa.py_buffer(np.packbits(values, bitorder="little"))
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
     if kind is not None:
-        values = values.astype(str(kind), copy=False)
+        values = values.astype(kind.to_pandas_dtype(), copy=False)
     flat = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(flat.dtype), len(flat), [None, pa.py_buffer(flat)])
 
@@ -30,7 +30,7 @@ def to_numpy(array: pa.Array) -> np.ndarray:
     if pa.types.is_boolean(array.type):
         return unpack_bits(array, 0, len(array))
     start, end = array.offset, array.offset + len(array)
-    return np.frombuffer(array.buffers()[1] or b"", dtype=np.dtype(str(array.type)))[start:end]
+    return np.frombuffer(array.buffers()[1] or b"", dtype=array.type.to_pandas_dtype())[start:end]
 
 
 def unpack_bits(array: pa.BooleanArray, start: int, end: int) -> BoolArray:

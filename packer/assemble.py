@@ -27,7 +27,7 @@ from packer.origin import Origin
 from packer.plan import make_plan
 from packer.progress import Progress
 from packer.rows import Places, PlannedSplit, RowShape, WrittenSplit, write_split
-from packer.schema import FORMAT_VERSION
+from packer.schema import format_version
 
 
 def assemble(
@@ -54,6 +54,7 @@ def assemble(
         vocab_size=origin.vocab_size,
         shard_rows=config.rows_a_shard,
         align=config.align,
+        weighted=intake.weighted,
     )
     places = Places(out=config.out.resolve(), tokens=tokens.resolve(), tokens_digest=account.digest)
     written: dict[str, WrittenSplit] = {}
@@ -98,7 +99,7 @@ def _manifest(
     splits = {name: one.split for name, one in written.items()}
     max_segments = splits["train"].max_segments
     return Manifest(
-        format_version=FORMAT_VERSION,
+        format_version=format_version(weighted=intake.weighted),
         packer_version=packer.__version__,
         capacity=config.capacity,
         max_segments=max_segments,

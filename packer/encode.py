@@ -123,6 +123,11 @@ def _joined_part(*, source: int, rows: Sequence[int], places: Sequence[str], exa
         return np.cumsum([0, *sizes]).astype(np.int32)
 
     mask = joined((example.loss_mask for example in examples), np.bool_)
+    weights = None
+    if any(example.loss_weights is not None for example in examples):
+        own = (one.loss_mask if one.loss_weights is None else one.loss_weights for one in examples)
+        weights = np.where(mask, np.concatenate([each.astype(np.float32) for each in own]), np.float32(0))
+        weights = None if np.array_equal(weights, mask) else weights
     texts = [place.encode() for place in places]
     return TokenPart(
         source=source,
@@ -137,6 +142,7 @@ def _joined_part(*, source: int, rows: Sequence[int], places: Sequence[str], exa
         mask_bits=np.packbits(mask, bitorder="little"),
         turn_offsets=ends(len(example.turn_ends) for example in examples),
         turn_ends=joined((example.turn_ends for example in examples), np.int32),
+        loss_weights=weights,
     )
 
 

@@ -25,6 +25,7 @@ from packer.mix import copies
 from packer.overlong import cut, targets
 from packer.sources.column_map import NOT_READ
 from packer.token_part import PartHead, Reject, TokenPart
+from packer.types import Int32Array
 from packer.words import Format
 from packer.wrong_use import nearest
 
@@ -51,7 +52,8 @@ class Weighted:
 class Intake:
     """Takes the parts of a token store in order, counts every conversation, and lists the examples that become of each.
 
-    `books`, `rejects` and `read` (conversations read from each source) grow as parts are taken.
+    `books`, `rejects` and `read` (conversations read from each source) grow as parts are taken. weighted: whether a target that goes in counts
+    other than 1 in the loss.
     """
 
     def __init__(self, config: BuildConfig, sources: Sequence[Weighted]) -> None:
@@ -64,6 +66,7 @@ class Intake:
         self.read = [0] * len(sources)
         self.control_tokens: Counter[tuple[str, str]] = Counter()
         self.notes: Counter[tuple[str, str]] = Counter()
+        self.weighted = False
         self._encoded = 0
 
     def take(self, head: PartHead, part: TokenPart) -> Listed:
@@ -85,13 +88,15 @@ class Intake:
         supervised = part.supervised[of]
         for place in np.flatnonzero(end - start != part.lengths[of]).tolist():
             supervised[place] = targets(self._mask(part, int(of[place])), int(start[place]), int(end[place]))
+        starts, lengths = (part.offsets[:-1][of] + start).astype(np.int32), (end - start).astype(np.int32)
+        self.weighted |= _weighted(part, starts, lengths)
         return Listed(
             source=np.full(len(of), head.source, dtype=np.int32),
             row=part.rows[of],
             piece=piece.astype(np.int32),
             copy=copy.astype(np.int32),
-            starts=(part.offsets[:-1][of] + start).astype(np.int32),
-            lengths=(end - start).astype(np.int32),
+            starts=starts,
+            lengths=lengths,
             supervised=supervised,
             is_eval=(part.content_hash[of] < self._eval_below) | head.is_eval,
         )
@@ -208,6 +213,14 @@ class Intake:
                     if near
                     else f"columns that nothing reads: {', '.join(others) or 'none'}",
                 )
+
+
+def _weighted(part: TokenPart, starts: Int32Array, lengths: Int32Array) -> bool:
+    """Whether a target of these stretches of a part, their first tokens left out, has a weight other than 1."""
+    if part.loss_weights is None:
+        return False
+    before = np.concatenate([[0], np.cumsum((part.loss_weights != 0) & (part.loss_weights != 1))])
+    return bool((before[starts + lengths] > before[starts + 1]).any())
 
 
 def _nested(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:

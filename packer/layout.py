@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.schema import RowBatch, position_dtype
-from packer.types import BoolArray, Int32Array, Int64Array
+from packer.types import BoolArray, Float32Array, Int32Array, Int64Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class Placed:
     """What goes into R rows, example behind example.
 
     counts int64 [R]: examples of each row. example_ids, lengths int64 [N]: of each example. ids int32 [T], loss_mask bool [T]: the tokens of all of
-    them, T the sum of the lengths.
+    them, T the sum of the lengths. loss_weights float32 [T]: 0 where nothing is a target; None in a build in which every target counts 1.
     """
 
     counts: Int64Array
@@ -33,6 +33,7 @@ class Placed:
     lengths: Int64Array
     ids: Int32Array
     loss_mask: BoolArray
+    loss_weights: Float32Array | None = None
 
 
 def lay_out(placed: Placed, *, capacity: int, max_segments: int, pad_id: int, align: int = 1) -> RowBatch:
@@ -60,6 +61,11 @@ def lay_out(placed: Placed, *, capacity: int, max_segments: int, pad_id: int, al
     loss_mask = np.zeros((rows, capacity), dtype=bool)
     loss_mask[filled] = placed.loss_mask
     loss_mask[row, end - slots_taken] = False
+    loss_weights = None
+    if placed.loss_weights is not None:
+        loss_weights = np.zeros((rows, capacity), dtype=np.float32)
+        loss_weights[filled] = placed.loss_weights
+        loss_weights[row, end - slots_taken] = 0
 
     cu_seqlens = np.full((rows, max_segments + 1), capacity, dtype=np.int32)
     cu_seqlens[:, 0] = 0
@@ -81,6 +87,7 @@ def lay_out(placed: Placed, *, capacity: int, max_segments: int, pad_id: int, al
         num_supervised=loss_mask.sum(axis=1).astype(np.int32),
         sum_sq_len=_sums(slots_taken**2, counts),
         example_lens=example_lens,
+        loss_weights=loss_weights,
     )
 
 

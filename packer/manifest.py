@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from packer.digest import digest_words
 from packer.errors import UserError
-from packer.schema import FORMAT_VERSION
+from packer.schema import FORMAT_VERSION, format_version
 
 MANIFEST_NAME = "manifest.json"
 # What a build makes in its folder (and may leave there when it stops), and what conversations come in.
@@ -144,6 +144,11 @@ class Manifest:
         """Every example begins at a multiple of so many slots. Only a build with an alignment above 1 names it."""
         align = self.options.get("align", 1)
         return align if isinstance(align, int) and align > 1 else 1
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the shards have the column `loss_weights`."""
+        return self.format_version == format_version(weighted=True)
 
     def to_json(self) -> str:
         document = asdict(self)

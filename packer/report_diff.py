@@ -47,6 +47,7 @@ def _examples(changes: ExampleChanges) -> Text:
         "added": changes.added,
         "ids changed": changes.ids_changed,
         "mask changed": changes.mask_changed,
+        "weights changed": changes.weights_changed,
     }
     text = Text.assemble(("\nExamples", "bold"))
     text.append(f"\n  {changes.same:,} the same")

@@ -86,7 +86,8 @@ def _heading(console: Console, segment: Segment, plain: bool) -> None:
     else:
         title = f"example {segment.example:,}{f' · {printable(segment.origin)}' if segment.origin else ''}"
         filling = f", {padding:,} slots of alignment padding" if padding else ""
-        facts = f"{slots} · {segment.tokens:,} tokens, {segment.targets:,} targets{filling}"
+        weights = f" (weights {segment.loss_weights})" if segment.loss_weights else ""
+        facts = f"{slots} · {segment.tokens:,} tokens, {segment.targets:,} targets{weights}{filling}"
     console.print()
     if plain:
         console.print(Text(f"── {title} · {facts} ──"), soft_wrap=True)

@@ -104,6 +104,9 @@ def _splits(console: Console, stats: Stats) -> None:
     ):
         table.add_row(label, *cells)
     console.print(table)
+    for name, split in stats.splits.items():
+        if split.loss_weights is not None:
+            console.print(Text(f"Weights of targets in the loss ({name}): {split.loss_weights}"))
     console.print()
 
 

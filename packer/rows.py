@@ -60,6 +60,7 @@ class RowShape:
     vocab_size: int
     shard_rows: int
     align: int
+    weighted: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,7 +209,7 @@ def make_shard_writer(settings: ShardSettings) -> Callable[[int], DoneShard]:
             at_once = max(1, _SLOTS_AT_ONCE // (shape.capacity * ROWS_PER_BATCH)) * ROWS_PER_BATCH
             for start in range(0, len(batch), at_once):
                 laid_out = lay_out(
-                    _placed(store, batch.slice(start, at_once)),
+                    _placed(store, batch.slice(start, at_once), weighted=shape.weighted),
                     capacity=shape.capacity,
                     max_segments=settings.max_segments,
                     pad_id=shape.pad_id,
@@ -227,6 +228,7 @@ def make_shard_writer(settings: ShardSettings) -> Callable[[int], DoneShard]:
             pad_id=shape.pad_id,
             vocab_size=shape.vocab_size,
             align=shape.align,
+            weighted=shape.weighted,
         )
         done = DoneShard(key=settings.key, shard=shard, max_segment_len=longest, max_token_id=max_token_id)
         write_text(_note_path(settings, number), json.dumps(asdict(done), sort_keys=True) + "\n")
@@ -235,17 +237,19 @@ def make_shard_writer(settings: ShardSettings) -> Callable[[int], DoneShard]:
     return write
 
 
-def _placed(store: TokenStore, rows: pa.RecordBatch) -> Placed:
+def _placed(store: TokenStore, rows: pa.RecordBatch, *, weighted: bool) -> Placed:
     """The tokens of some rows of a plan."""
     offsets = to_numpy(rows.column("lengths").offsets)
     columns = {name: to_numpy(rows.column(name).values)[int(offsets[0]) : int(offsets[-1])] for name in _PLAN_COLUMNS}
-    ids, mask = store.gather(columns["parts"], columns["starts"], columns["lengths"])
+    where = (columns["parts"], columns["starts"], columns["lengths"])
+    ids, mask = store.gather(*where)
     return Placed(
         counts=np.diff(offsets).astype(np.int64),
         example_ids=columns["example_ids"],
         lengths=columns["lengths"].astype(np.int64),
         ids=ids,
         loss_mask=mask,
+        loss_weights=store.gather_weights(*where, mask) if weighted else None,
     )
 
 

@@ -16,9 +16,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.types import BoolArray, Int32Array, Int64Array
+from packer.types import BoolArray, Float32Array, Int32Array, Int64Array
 
-FORMAT_VERSION = 1
+# The newest that this code reads; a build has the lowest that says what is in it (`format_version`).
+FORMAT_VERSION = 2
+# What a target may count in the loss. Past these the others of its step would have no part in it, or it none.
+LEAST_LOSS_WEIGHT, MOST_LOSS_WEIGHT = 0.001, 1000.0
 ROWS_PER_BATCH = 16
 CAPACITY_MULTIPLE = 64
 SEGMENTS_MULTIPLE = 8
@@ -30,8 +33,14 @@ def position_dtype(capacity: int) -> np.dtype[np.uint16] | np.dtype[np.int32]:
     return np.dtype(np.uint16) if capacity <= _UINT16_CAPACITY else np.dtype(np.int32)
 
 
-def shard_schema(*, capacity: int, max_segments: int, align: int = 1) -> pa.Schema:
-    """The Arrow schema of a shard, C and S in its metadata; with an alignment above 1 that too, and the column `example_lens`."""
+def format_version(*, weighted: bool) -> int:
+    """Of a build: 2 where targets have weights other than 1, and so its shards a column that readers of version 1 do not know."""
+    return 2 if weighted else 1
+
+
+def shard_schema(*, capacity: int, max_segments: int, align: int = 1, weighted: bool = False) -> pa.Schema:
+    """The Arrow schema of a shard, C and S in its metadata; with an alignment above 1 that too, and the column `example_lens`; weighted: with the column
+    `loss_weights`."""
 
     def fixed(value_type: pa.DataType, size: int) -> pa.DataType:
         return pa.list_(pa.field("item", value_type, nullable=False), size)
@@ -47,10 +56,13 @@ def shard_schema(*, capacity: int, max_segments: int, align: int = 1) -> pa.Sche
         "num_supervised": pa.int32(),
         "sum_sq_len": pa.int64(),
     }
-    metadata = {"format_version": FORMAT_VERSION, "capacity": capacity, "max_segments": max_segments}
+    version = format_version(weighted=weighted)
+    metadata = {"format_version": version, "capacity": capacity, "max_segments": max_segments}
     if align > 1:
         columns["example_lens"] = fixed(pa.int32(), max_segments)
         metadata["align"] = align
+    if weighted:
+        columns["loss_weights"] = fixed(pa.float32(), capacity)
     return pa.schema(
         [pa.field(name, kind, nullable=False) for name, kind in columns.items()],
         metadata={key: str(value) for key, value in metadata.items()},
@@ -63,7 +75,7 @@ class RowBatch:
 
     input_ids int32 [n, C] · loss_mask bool [n, C] · position_ids uint16 or int32 [n, C] · cu_seqlens int32 [n, S+1] ·
     num_segments, num_examples, num_supervised int32 [n] · example_ids int64 [n, S] · sum_sq_len int64 [n] · example_lens int32 [n, S], where examples
-    are aligned.
+    are aligned · loss_weights float32 [n, C], in a build where targets have them.
     """
 
     input_ids: Int32Array
@@ -76,6 +88,7 @@ class RowBatch:
     num_supervised: Int32Array
     sum_sq_len: Int64Array
     example_lens: Int32Array | None = None
+    loss_weights: Float32Array | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -163,11 +176,32 @@ def _broken_contents(batch: RowBatch, *, pad_id: int, vocab_size: int, align: in
         ("sum_sq_len must be the sum of squared example lengths", batch.sum_sq_len != (lengths**2).sum(axis=1)),
         ("token ids must lie in the vocabulary", highest >= vocab_size),
         *_alignment(batch, align, live, pad_id),
+        *_weights(batch),
     )
 
 
 def _named(*rules: tuple[str, BoolArray]) -> list[tuple[int, str]]:
     return [(row, rule) for rule, broken in rules for row in np.flatnonzero(broken).tolist()]
+
+
+def _weights(batch: RowBatch) -> Iterator[tuple[str, BoolArray]]:
+    """The rules of `loss_weights`, each with the rows that break it [n]; none where there are none."""
+    if batch.loss_weights is None:
+        return
+    rules = (
+        ("loss_weights must be from 0.001 to 1000 on targets", batch.loss_mask),
+        ("loss_weights must be 0 where the loss mask is false", ~batch.loss_mask),
+    )
+    wrong = wrong_weights(batch.loss_weights, batch.loss_mask)
+    for rule, where in rules:
+        yield rule, np.any(wrong & where, axis=1)
+
+
+def wrong_weights(weights: Float32Array, mask: BoolArray) -> BoolArray:
+    """Which weights cannot be: on a target one that is not finite or out of bounds, elsewhere one that is not 0."""
+    low, high = np.float32(LEAST_LOSS_WEIGHT), np.float32(MOST_LOSS_WEIGHT)
+    wrong: BoolArray = np.where(mask, ~((weights >= low) & (weights <= high)), weights != 0)
+    return wrong
 
 
 def _alignment(batch: RowBatch, align: int, live: BoolArray, pad_id: int) -> Iterator[tuple[str, BoolArray]]:

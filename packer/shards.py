@@ -45,12 +45,13 @@ def write_shard(
     pad_id: int,
     vocab_size: int,
     align: int = 1,
+    weighted: bool = False,
 ) -> ShardFile:
     """Writes one shard (`name` relative to the folder), each batch held against every rule of the format first.
 
     Raises RuntimeError where a rule is broken: what we lay out ourselves must be right, so that is a bug and not bad input.
     """
-    schema = shard_schema(capacity=capacity, max_segments=max_segments, align=align)
+    schema = shard_schema(capacity=capacity, max_segments=max_segments, align=align, weighted=weighted)
     rows = 0
 
     def checked() -> Iterator[pa.RecordBatch]:
@@ -234,9 +235,12 @@ class Corpus:
             mapped = self._shards[shard] = MappedShard(
                 self._path(shard),
                 rows=entry.rows,
-                capacity=self.capacity,
-                max_segments=self.max_segments,
-                align=self.manifest.align,
+                schema=shard_schema(
+                    capacity=self.capacity,
+                    max_segments=self.max_segments,
+                    align=self.manifest.align,
+                    weighted=self.manifest.weighted,
+                ),
                 known=self._known,
             )
         return mapped

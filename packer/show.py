@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from packer.analysis.loss_weights import count_weights, describe_weights
 from packer.errors import UserError
 from packer.examples import ExampleTable, read_examples
 from packer.manifest import Manifest, load_manifest
@@ -36,7 +37,7 @@ class Piece:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
     """Slots [start, end) of a row. example: None for the pad tail, which has no pieces. tokens: of the example, alignment padding not counted; 0 of the
-    pad tail. targets: their number. origin: for a person."""
+    pad tail. targets: their number. loss_weights: by what a target counts in the loss, how many do, in words; "" where all count 1. origin: for a person."""
 
     segment: int
     start: int
@@ -47,6 +48,7 @@ class Segment:
     source_row: int | None
     tokens: int
     targets: int
+    loss_weights: str
     pieces: tuple[Piece, ...]
 
 
@@ -173,6 +175,9 @@ class Folder:
             source_row=int(self._table.row[example]) if listed else None,
             tokens=len(ids) if example is not None else 0,
             targets=int(mask.sum()),
+            loss_weights=""
+            if row.loss_weights is None
+            else describe_weights(count_weights(row.loss_weights[start:filled])),
             pieces=tuple(pieces(self._tokenizer, ids, mask)) if example is not None else (),
         )
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from packer.analysis.loss_weights import LossWeights, loss_weights_of
 from packer.distributions import Distributions, distributions
 from packer.errors import UserError
 from packer.manifest import Manifest
@@ -47,7 +48,8 @@ class SegmentsPerRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitStats:
-    """density: tokens ÷ slots. supervised_tokens: targets. lower_bound_rows: the fewest rows any plan can need."""
+    """density: tokens ÷ slots. supervised_tokens: targets. lower_bound_rows: the fewest rows any plan can need. loss_weights: None where every target
+    counts 1."""
 
     rows: int
     capacity: int
@@ -60,6 +62,7 @@ class SplitStats:
     lower_bound_rows: int
     segments_per_row: SegmentsPerRow
     length: Spread
+    loss_weights: LossWeights | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +122,9 @@ class Stats:
     def to_json(self) -> dict[str, object]:
         document = asdict(self)
         manifest = document.pop("manifest")
+        for name, split in self.splits.items():
+            if split.loss_weights is None:
+                del document["splits"][name]["loss_weights"]
         return {**document, "ledger": manifest["ledger"], "corpus_digest": manifest["corpus_digest"]}
 
 
@@ -234,6 +240,7 @@ def _split(corpus: Corpus, lengths: Int64Array) -> SplitStats:
             p99=p99,
             max=int(lengths.max(initial=0)),
         ),
+        loss_weights=loss_weights_of(corpus),
     )
 
 

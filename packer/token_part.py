@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from packer.arrow import of_numpy, to_numpy, unpack_bits
 from packer.errors import UserError
 from packer.files import write_arrow
-from packer.types import BoolArray, Int32Array, Int64Array
+from packer.types import BoolArray, Float32Array, Int32Array, Int64Array
 from packer.views import DAMAGE
 
-STORE_VERSION = 1
+# Of a part in which every target counts 1; another has one more column, which code that knows version 1 alone refuses.
+STORE_VERSION, _WEIGHTED_VERSION = 1, 2
 _HINT = "build the folder again, or restore it from a copy"
 
 
@@ -43,9 +44,13 @@ _COLUMNS = {
     "input_ids": _list_of(pa.int32()),
     "loss_mask": _list_of(pa.bool_()),
     "turn_ends": _list_of(pa.int32()),
+    "loss_weights": _list_of(pa.float32()),
 }
-# The columns of every part; its metadata is its own.
-STORE_SCHEMA = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _COLUMNS.items()])
+# By version; a part's metadata is its own.
+_SCHEMAS = {
+    version: pa.schema([pa.field(name, _COLUMNS[name], nullable=False) for name in list(_COLUMNS)[:count]])
+    for version, count in ((STORE_VERSION, -1), (_WEIGHTED_VERSION, None))
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +127,7 @@ class TokenPart:
     source: its number. rows int64 [n]: their places in it. places: the same for people. content_hash uint64 [n]: of what was said, whatever the
     tokenizer. supervised int32 [n]: targets. offsets int32 [n+1]: conversation i holds ids[offsets[i] : offsets[i+1]]. ids int32 [T]. mask_bits
     uint8 [T/8]: the loss mask, eight tokens a byte, lowest bit first. turn_offsets int32 [n+1], turn_ends int32: likewise where each assistant's turn
-    ends, counted from its conversation's first token.
+    ends, counted from its conversation's first token. loss_weights float32 [T]: what each target counts in the loss, 0 where none is; None where all count 1.
     """
 
     source: int
@@ -135,6 +140,7 @@ class TokenPart:
     mask_bits: NDArray[np.uint8]
     turn_offsets: Int32Array
     turn_ends: Int32Array
+    loss_weights: Float32Array | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -160,6 +166,7 @@ class TokenPart:
             self.mask_bits,
             self.turn_offsets,
             self.turn_ends,
+            *([] if self.loss_weights is None else [self.loss_weights]),
         ):
             state.update(np.ascontiguousarray(column).view(np.uint8).data)
             state.update(b"|")
@@ -183,6 +190,8 @@ class TokenPart:
             lists("loss_mask", mask, self.offsets),
             lists("turn_ends", of_numpy(self.turn_ends), self.turn_offsets),
         ]
+        if self.loss_weights is not None:
+            columns.append(lists("loss_weights", of_numpy(self.loss_weights), self.offsets))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -198,7 +207,8 @@ def part_paths(folder: Path) -> list[Path]:
 
 def write_part(path: Path, head: PartHead, part: TokenPart) -> None:
     """Writes one part, whole or not at all."""
-    schema = STORE_SCHEMA.with_metadata({"store_version": str(STORE_VERSION), "head": head.to_json()})
+    version = STORE_VERSION if part.loss_weights is None else _WEIGHTED_VERSION
+    schema = _SCHEMAS[version].with_metadata({"store_version": str(version), "head": head.to_json()})
     write_arrow(path, schema, [part.to_arrow(schema)])
 
 
@@ -219,10 +229,12 @@ def map_part(path: Path, *, validate: bool = False) -> tuple[PartHead, TokenPart
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped)))
         metadata = reader.schema.metadata or {}
-        if (version := metadata.get(b"store_version", b"?")) != str(STORE_VERSION).encode():
-            raise UserError(f"{path}: token store of version {version.decode()}, not {STORE_VERSION}", _HINT)
+        version = metadata.get(b"store_version", b"?").decode()
+        expected = _SCHEMAS.get(int(version) if version.isdecimal() else 0)
+        if expected is None:
+            raise UserError(f"{path}: token store of version {version}, not {' or '.join(map(str, _SCHEMAS))}", _HINT)
         head = PartHead.from_json(metadata[b"head"])
-        if [(one.name, one.type) for one in reader.schema] != [(one.name, one.type) for one in STORE_SCHEMA]:
+        if [(one.name, one.type) for one in reader.schema] != [(one.name, one.type) for one in expected]:
             raise ValueError("its columns are not those of the format")
         if reader.num_record_batches != 1:
             raise ValueError(f"{reader.num_record_batches} record batches, not one")
@@ -250,6 +262,7 @@ def _of_arrow(source: int, batch: pa.RecordBatch) -> TokenPart:
         mask_bits=np.frombuffer(mask.values.buffers()[1] or b"", dtype=np.uint8)[: -(-len(mask.values) // 8)],
         turn_offsets=to_numpy(turns.offsets),
         turn_ends=to_numpy(turns.values),
+        loss_weights=to_numpy(batch.column("loss_weights").values) if "loss_weights" in batch.schema.names else None,
     )
 
 
@@ -257,9 +270,12 @@ def _validate(head: PartHead, batch: pa.RecordBatch) -> None:
     batch.validate(full=True)
     if nulls := sum(column.null_count for column in batch.columns):
         raise ValueError(f"{nulls} places without a value")
-    offsets = {name: to_numpy(batch.column(name).offsets) for name in ("input_ids", "loss_mask", "turn_ends")}
+    lists = [field.name for field in batch.schema if pa.types.is_list(field.type)]
+    offsets = {name: to_numpy(batch.column(name).offsets) for name in lists}
     if not np.array_equal(offsets["input_ids"], offsets["loss_mask"]):
         raise ValueError("a conversation has another number of ids than of mask bits")
+    if not np.array_equal(offsets["input_ids"], offsets.get("loss_weights", offsets["input_ids"])):
+        raise ValueError("a conversation has another number of ids than of weights")
     for name, places in offsets.items():
         if (places[0], places[-1]) != (0, len(batch.column(name).values)):
             raise ValueError(f"{name} holds values of no conversation")

@@ -13,7 +13,7 @@ import numpy as np
 
 from packer.files import allow_open_files
 from packer.token_part import map_part, part_paths
-from packer.types import BoolArray, Int32Array
+from packer.types import BoolArray, Float32Array, Int32Array
 
 # Pages of mapped parts that a process may hold before it gives them back: giving back costs a call a part.
 _TOUCHED_BYTES = 64 << 20
@@ -58,6 +58,19 @@ class TokenStore:
         wanted = np.repeat(np.tile(np.array([False, True, False]), len(parts)), runs)
         self._give_back(ids.nbytes + 2 * mmap.PAGESIZE * len(parts))
         return ids, np.unpackbits(bits, bitorder="little").view(np.bool_)[wanted]
+
+    def gather_weights(
+        self, parts: Int32Array, starts: Int32Array, lengths: Int32Array, mask: BoolArray
+    ) -> Float32Array:
+        """What each token of the stretches of `gather` counts in the loss, float32 [T]; mask: as `gather` gave it."""
+        weights = mask.astype(np.float32)
+        at = 0
+        for part, start, length in zip(parts.tolist(), starts.tolist(), lengths.tolist(), strict=True):
+            own = self.parts[part].loss_weights
+            if own is not None:
+                weights[at : at + length] = own[start : start + length]
+            at += length
+        return weights
 
     def column(self, name: str) -> np.ndarray:
         """source int16, row int64, content_hash uint64 or supervised int32 over all conversations."""

@@ -24,6 +24,7 @@ class Row(NamedTuple):
     input_ids: int32 [C]. loss_mask: bool [C]. position_ids: uint16 or int32 [C]. cu_seqlens: int32 [S+1]. example_ids: int64 [S], -1 for the
     pad tail and unused places. num_segments counts the pad tail, num_examples does not. sum_sq_len: sum of the squared lengths of the examples'
     segments. example_lens: int32 [S] where examples are aligned, which fills their segments up with pads; else None, and a segment is its example.
+    loss_weights: float32 [C], what each target counts in the loss, 0 where there is none; None in a build in which every target counts 1.
     All arrays but loss_mask may be read-only views of a memory-mapped file. A named tuple, since a frozen dataclass takes three times as long to
     make, which is a fifth of what reading a row costs.
     """
@@ -38,6 +39,7 @@ class Row(NamedTuple):
     num_supervised: int
     sum_sq_len: int
     example_lens: Int32Array | None = None
+    loss_weights: Float32Array | None = None
 
     @property
     def lengths(self) -> Int32Array:

@@ -4,7 +4,7 @@ All record batches of 16 rows in a shard have the same Arrow metadata, byte for 
 strided view of the file. Arrow decodes and checks the first of each kind (`Places`); every other batch is held against those bytes before it is
 read for the first time, and costs no more than one byte of memory afterwards.
 
-    shard = MappedShard(path, rows=4096, capacity=8192, max_segments=16, align=1, known={})
+    shard = MappedShard(path, rows=4096, schema=shard_schema(capacity=8192, max_segments=16), known={})
     shard.row(17).input_ids
 """
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import UserError
-from packer.schema import ROWS_PER_BATCH, RowBatch, position_dtype, shard_schema
+from packer.schema import ROWS_PER_BATCH, RowBatch, position_dtype
 from packer.types import Int32Array, Int64Array, Row
 
 # What pyarrow, numpy and struct raise on metadata that a damaged disk has changed.
@@ -38,6 +38,7 @@ DAMAGE = (
 )
 RESTORE = "restore the shard from a copy, or build the folder again"
 _NAMES = tuple(field.name for field in fields(RowBatch))
+_OPTIONAL = ("example_lens", "loss_weights")
 _BOOL = np.dtype(np.bool_)
 _MAGIC = b"ARROW1"
 # A Block of Arrow's File.fbs: where a record batch's metadata starts in the file, and how long metadata and body are.
@@ -74,6 +75,7 @@ class _Alike:
         types = {"loss_mask": "u1", "position_ids": position_dtype(capacity), "example_ids": "i8", "sum_sq_len": "i8"}
         widths = dict.fromkeys(("input_ids", "position_ids"), capacity) | {"loss_mask": capacity // 8}
         widths |= {"cu_seqlens": max_segments + 1, "example_ids": max_segments, "example_lens": max_segments}
+        types["loss_weights"], widths["loss_weights"] = "f4", capacity
 
         def view(name: str) -> np.ndarray:
             kind, width = np.dtype(types.get(name, "i4")), widths.get(name)
@@ -85,7 +87,7 @@ class _Alike:
             return found
 
         self.columns = {name: view(name) for name in _NAMES if name in places.bytes_to}
-        self._own = self.columns.get("example_lens")
+        self._own, self._weights = (self.columns.get(name) for name in _OPTIONAL)
         (
             self._ids,
             self._bits,
@@ -96,7 +98,7 @@ class _Alike:
             self._example_ids,
             self._supervised,
             self._squares,
-        ) = (self.columns[name] for name in _NAMES if name != "example_lens")
+        ) = (self.columns[name] for name in _NAMES if name not in _OPTIONAL)
 
     def row(self, batch: int, place: int) -> Row:
         # By position and with one index an array: names, keywords and slices would cost as much again as all of this.
@@ -111,6 +113,7 @@ class _Alike:
             self._supervised.item(batch, place),
             self._squares.item(batch, place),
             None if self._own is None else self._own[batch, place],
+            None if self._weights is None else self._weights[batch, place],
         )
 
     def ids(self, batch: int, place: int) -> Int32Array:
@@ -126,23 +129,22 @@ class _Alike:
 class MappedShard:
     """A shard file as a memory map. Raises UserError where its schema, its batches or their metadata are not what the manifest says.
 
-    known: the places of every kind of batch met so far, shared by the shards of a corpus (they have the same). Safe to read from several threads.
+    schema: `shard_schema` of the build. known: the places of every kind of batch met so far, shared by the shards of a corpus (they have the same). Safe to read from several threads.
     """
 
-    def __init__(
-        self, path: Path, *, rows: int, capacity: int, max_segments: int, align: int, known: dict[Kind, Places]
-    ) -> None:
+    def __init__(self, path: Path, *, rows: int, schema: pa.Schema, known: dict[Kind, Places]) -> None:
         self._path, self._rows, self._known = path, rows, known
-        self._capacity, self._max_segments = capacity, max_segments
-        expected = shard_schema(capacity=capacity, max_segments=max_segments, align=align)
-        self._names: list[str] = expected.names
+        self._capacity, self._max_segments = (
+            schema.field(name).type.list_size for name in ("input_ids", "example_ids")
+        )
+        self._names: list[str] = schema.names
         batches = -(-rows // ROWS_PER_BATCH)
         try:
             with pa.memory_map(str(path)) as file:
                 # The buffer keeps the map when the file is closed: thousands of shards need no open files.
                 self._buffer: pa.Buffer = file.read_buffer()
             reader = pa.ipc.open_file(pa.BufferReader(self._buffer))
-            fits = reader.schema.equals(expected, check_metadata=True)
+            fits = reader.schema.equals(schema, check_metadata=True)
             found = reader.num_record_batches
             raw = np.frombuffer(self._buffer, dtype=np.uint8)
             blocks = _blocks(raw, found) if fits else np.zeros(0, _BLOCK)

@@ -67,7 +67,8 @@ class PackedRow(NamedTuple):
     input_ids, position_ids: int64 [C]; positions restart at 0 in each segment. labels: int64 [C], the token itself where it is a target (true in
     `loss_mask`), else -100; not shifted: transformers does that, and a segment's first token is never a target, so no label crosses a
     boundary. cu_seqlens: int32 [S+1], boundaries of the first `num_segments` segments (a pad tail is one), then C. example_ids: int64 [S], -1 for the
-    pad tail and unused places. max_segment_len: no segment of the whole corpus is longer.
+    pad tail and unused places. max_segment_len: no segment of the whole corpus is longer. loss_weights: float32 [C], what each target counts in the loss, 0
+    elsewhere; None where every target counts 1.
     """
 
     input_ids: Tensor
@@ -77,6 +78,7 @@ class PackedRow(NamedTuple):
     num_segments: int
     example_ids: Tensor
     max_segment_len: int
+    loss_weights: Tensor | None = None
 
 
 class PackedRows(Dataset[PackedRow]):
@@ -115,6 +117,7 @@ class PackedRows(Dataset[PackedRow]):
             num_segments=row.num_segments,
             example_ids=torch.from_numpy(np.array(row.example_ids)),
             max_segment_len=corpus.manifest.max_segment_len,
+            loss_weights=None if row.loss_weights is None else torch.from_numpy(np.array(row.loss_weights)),
         )
 
     def __getstate__(self) -> dict[str, object]:
@@ -133,7 +136,8 @@ class Collator:
     examples. Never an attention_mask, for the same reason.
 
     Raises UserError when it is made where the model, as it stands, lets examples see each other (it is run on 128 tokens, so it lies on the device it
-    will be trained on, not yet sharded), or where it has too few embedding rows or positions for `datasets`.
+    will be trained on, not yet sharded), or where it has too few embedding rows or positions for `datasets`; and, then or with the first batch, where targets
+    have weights, which the loss of transformers' models does not know.
     """
 
     def __init__(self, model: PreTrainedModel, *datasets: PackedRows) -> None:
@@ -147,6 +151,8 @@ class Collator:
         """rows: PackedRow, or the columns of a shard by name, as `datasets.load_dataset("arrow", …)` gives them. Raises UserError where a column that
         is needed is not among them, or says that examples are not apart."""
         packed = [row if isinstance(row, PackedRow) else _of_columns(row) for row in rows]
+        if any(row.loss_weights is not None for row in packed):
+            raise _weights_unknown("the rows of the data set")
         lengths = [length for row in packed for length in torch.diff(row.cu_seqlens[: row.num_segments + 1]).tolist()]
         segments = Segments.from_lengths(lengths, max_segment_len=max(row.max_segment_len for row in packed))
         return {
@@ -175,6 +181,7 @@ def _of_columns(columns: Mapping[str, object]) -> PackedRow:
         num_segments=used,
         example_ids=torch.zeros(0, dtype=torch.int64),
         max_segment_len=int(torch.diff(bounds[: used + 1]).max()),
+        loss_weights=torch.as_tensor(columns["loss_weights"]) if "loss_weights" in columns else None,
     )
 
 
@@ -206,8 +213,17 @@ def _keywords(segments: Segments, *, isolated: bool) -> dict[str, Tensor | Segme
     }
 
 
+def _weights_unknown(what: str) -> UserError:
+    return UserError(
+        f"{what}: targets have weights, which the loss of transformers' models would leave out",
+        "train on them with `trainer run`, or in a loop of your own with the `loss_weights` of `PackedRows`, without this collator",
+    )
+
+
 def _fits(model: PreTrainedModel, rows: PackedRows) -> None:
     manifest, name = rows.corpus.manifest, type(model).__name__
+    if manifest.weighted:
+        raise _weights_unknown(rows.shards)
     embedding = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
     highest = max(manifest.max_token_id, manifest.pad_id)
     if highest >= embedding:

@@ -24,7 +24,7 @@ from packer.errors import UserError
 from packer.examples import example_sources
 from packer.manifest import Manifest
 from packer.shards import Corpus
-from packer.types import Int16Array, Int64Array, Row
+from packer.types import Float64Array, Int16Array, Int64Array, Row
 from trainer.batch import Batch
 from trainer.ranks import Ranks
 
@@ -72,13 +72,17 @@ def source_names(manifest: Manifest) -> tuple[str, ...]:
 
 
 def sums_by_source(each: Tensor, batch: Batch) -> Tensor:
-    """float64 [G] on the device: the cross-entropy of a pass, summed by the source of the target's example. each [K]: of every target by itself."""
+    """float64 [G] on the device: the cross-entropy of a pass, summed by the source of the target's example, each target as often as its row says.
+    each [K]: of every target by itself."""
     assert batch.segment_sources is not None
     slots = batch.positions[: batch.count]
     source = batch.segment_sources[batch.segments.seq_idx[0, slots]]
     own = source == torch.arange(batch.shape.sources, device=each.device)[:, None]  # [G, count]
+    each = each[: batch.count]
+    if batch.shape.row_weights and batch.target_weights is not None:
+        each = each * batch.target_weights[1, : batch.count]
     # Not a sum into places (index_add), whose order a GPU does not keep; and what is not finite in one source stays there.
-    return torch.where(own, each[: batch.count], 0.0).sum(dim=1, dtype=torch.float64)
+    return torch.where(own, each, 0.0).sum(dim=1, dtype=torch.float64)
 
 
 class SourceWindow:
@@ -87,7 +91,7 @@ class SourceWindow:
     def __init__(self, sources: Sources, device: torch.device) -> None:
         self._names = sources.names
         self._sums = torch.zeros(len(sources.names), dtype=torch.float64, device=device)
-        self._counts = np.zeros((2, len(sources.names)), np.int64)
+        self._counts = np.zeros((3, len(sources.names)))
 
     def add(self, passes: Sequence[Batch], sums: Tensor) -> None:
         """Counts one step of this rank; waits for nothing. sums: float64 [G] on the device."""
@@ -106,7 +110,7 @@ class SourceWindow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BySource:
-    """By a source's name: loss (Σ cross-entropy ÷ targets; left out where there was no target), useful tokens, targets."""
+    """By a source's name: loss (Σ cross-entropy ÷ targets, by the weights that rows have; left out where there was no target), useful tokens, targets."""
 
     loss: Mapping[str, float]
     useful_tokens: Mapping[str, int]
@@ -122,14 +126,14 @@ class BySource:
         )
 
 
-def gather_by_source(names: Sequence[str], sums: Tensor, counts: Int64Array, ranks: Ranks) -> BySource:
-    """Sums of all ranks. sums: float64 [G], on the device. counts: int64 [2, G], useful tokens and targets."""
+def gather_by_source(names: Sequence[str], sums: Tensor, counts: Float64Array, ranks: Ranks) -> BySource:
+    """Sums of all ranks. sums: float64 [G], on the device. counts: float64 [3, G], useful tokens, targets, and what these count."""
     table = ranks.gather([*sums.tolist(), *counts.reshape(-1).tolist()]).sum(dim=0).tolist()
     size = len(names)
     useful, supervised = (dict(zip(names, map(int, table[at : at + size]), strict=True)) for at in (size, 2 * size))
-    losses = zip(names, table[:size], strict=True)
+    losses = zip(names, table[:size], table[3 * size :], strict=True)
     return BySource(
-        loss={name: total / supervised[name] for name, total in losses if supervised[name]},
+        loss={name: total / weight for name, total, weight in losses if weight},
         useful_tokens=useful,
         supervised_tokens=supervised,
     )

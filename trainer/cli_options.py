@@ -96,7 +96,7 @@ _OPTIONS = {
     "loss_weighting": _Option(
         kind=choice(config.LossWeighting),
         text="What a step minimises. token: the sum of cross-entropy over its targets ÷ their number. example: the mean over its examples of the mean over "
-        "each one's targets, so that a long answer weighs no more than a short one.",
+        "each one's targets, so that a long answer weighs no more than a short one. Weights that the rows give to targets multiply either.",
     ),
     "router_aux_loss": _Option(
         kind=float,

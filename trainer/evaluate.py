@@ -20,7 +20,7 @@ from trainer.batch import Shape
 from trainer.by_source import BySource, Sources, gather_by_source, sums_by_source
 from trainer.loader import DamagedShardError, ShardCheck, read_pass
 from trainer.ranks import Ranks
-from trainer.step import loss_of
+from trainer.step import loss_of, reported
 
 
 class Evaluation:
@@ -32,11 +32,13 @@ class Evaluation:
             raise UserError(
                 f"{corpus.name}: no row of its {corpus.split} split has a target", "leave it out: --eval-every 0"
             )
-        # Each target counts once, however training weighs them: eval losses of differently weighted runs can be compared.
+        # Each target counts what its row says, once where it says nothing, however a run weighs examples: eval losses of runs can be compared.
         self._sources = Sources.of(corpus)  # the eval rows may be another folder's
         apart = 0 if self._sources is None else len(self._sources.names)
         self._corpus, self._ranks = corpus, ranks
-        self._shape = dataclasses.replace(shape, weighted=False, sources=apart, balanced=False)
+        self._shape = dataclasses.replace(
+            shape, weighted=False, sources=apart, balanced=False, row_weights=corpus.manifest.weighted
+        )
         self._check = ShardCheck(corpus, local_rank=ranks.local_rank, local_world=ranks.local_world)
         together = ranks.world * shape.rows
         places = np.arange(-(-len(corpus) // together) * together).reshape(-1, ranks.world, shape.rows)[:, ranks.rank]
@@ -46,7 +48,7 @@ class Evaluation:
     def losses(
         self, model: nn.Module, units: Sequence[FSDPModule], *, wish: Callable[[], int] = lambda: 0
     ) -> tuple[float, BySource | None] | None:
-        """Σ cross-entropy ÷ targets of all eval rows, and the same by source (None where there is one source); every rank calls it.
+        """Σ cross-entropy ÷ targets of all eval rows, by the weights that these have, and the same by source (None where there is one source); every rank calls it.
 
         wish: asked before each pass; once it is not 0 on some rank, nothing more is computed, and there is no result: None. Raises UserError on a row
         or shard that is damaged.
@@ -54,9 +56,9 @@ class Evaluation:
         ranks, apart = self._ranks, self._shape.sources
         self._check.touch(np.arange(len(self._corpus)))
         self._corpus.ahead(range(len(self._corpus.info.shards)))
-        total = torch.zeros((), dtype=torch.float64, device=ranks.device)
+        total, weight = torch.zeros((), dtype=torch.float64, device=ranks.device), 0.0
         each = torch.zeros(self._shape.slots, dtype=torch.float64, device=ranks.device) if apart else None
-        sums, counts = torch.zeros(apart, dtype=torch.float64, device=ranks.device), np.zeros((2, apart), np.int64)
+        sums, counts = torch.zeros(apart, dtype=torch.float64, device=ranks.device), np.zeros((3, apart))
         model.eval()
         try:
             with torch.no_grad():
@@ -79,7 +81,8 @@ class Evaluation:
                         return None
                     assert batch is not None  # agree has raised where there is none
                     batch = batch.to(ranks.device)
-                    total += loss_of(model, batch, each)
+                    total += reported(loss_of(model, batch, each))
+                    weight += batch.loss_weight
                     if each is not None and batch.by_source is not None:
                         sums += sums_by_source(each, batch)
                         counts += batch.by_source
@@ -88,7 +91,8 @@ class Evaluation:
             for unit in units:
                 unit.reshard()  # Without a backward nothing else frees what the forward gathered.
         ranks.together(self._finish)
-        loss = float(ranks.gather([total.item()]).sum()) / self.supervised
+        summed, counted = ranks.gather([total.item(), weight]).sum(dim=0).tolist()
+        loss = summed / counted
         if self._sources is None:
             return loss, None
         return loss, gather_by_source(self._sources.names, sums, counts, ranks)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -25,7 +25,7 @@ from packer.errors import UserError
 from packer.order import Deal, StepRows, deal
 from packer.shards import Corpus, check_row
 from packer.types import Int64Array, Row
-from trainer.batch import Batch, Shape, make_batch
+from trainer.batch import Batch, Shape, make_batch, targets_of_examples
 from trainer.by_source import Sources
 from trainer.prepare import Counts, Prepared, row_list
 
@@ -36,15 +36,16 @@ _FETCH_AHEAD = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepPlan:
-    """Who computes what in one step. step: from 0. Over all ranks and passes: supervised, its targets;
-    examples, those with at least one target, or None where the loss does not weigh by example.
+    """Who computes what in one step. step: from 0. Over all ranks and passes: supervised, its targets; weight, what these count, or None where rows have
+    no weights; examples, those with at least one target (the sum of the mean weights of each one's targets), or None where the loss does not weigh by example.
     """
 
     step: int
     rows: Int64Array
     deal: Deal
     supervised: int
-    examples: int | None = None
+    examples: float | None = None
+    weight: float | None = None
 
     @property
     def trained_rows(self) -> int:
@@ -52,9 +53,14 @@ class StepPlan:
         return int(np.count_nonzero(self.deal.weights))
 
     @property
-    def denominator(self) -> int:
-        """What the step's summed loss is divided by."""
-        return self.supervised if self.examples is None else self.examples
+    def loss_weight(self) -> float:
+        """What the summed cross-entropy is divided by where it is reported."""
+        return self.supervised if self.weight is None else self.weight
+
+    @property
+    def denominator(self) -> float:
+        """What the sum that is optimised is divided by."""
+        return self.loss_weight if self.examples is None else self.examples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,23 +93,28 @@ def plan_step(prepared: Prepared, counts: Counts, step: int, *, world: int) -> S
     held = np.where(np.isin(rows.rows, config.skip_rows), trained[np.argmin(counts.cost[trained])], rows.rows)
     computed = StepRows(rows=held, epochs=rows.epochs, weights=rows.weights)
     dealt = deal(computed, cost=counts.cost[held], world=world, micro_rows=config.micro_rows, balance=config.balance)
+    by_example, weighted = config.loss_weighting == "example", prepared.corpus.manifest.weighted
+    examples, weight = None, None
+    if by_example or weighted:
+        examples, weight = weigh(_read_row(prepared.corpus, int(number)) for number in trained)
     return StepPlan(
         step=step,
         rows=rows.rows,
         deal=dealt,
         supervised=supervised,
-        examples=_examples_with_targets(prepared.corpus, trained) if config.loss_weighting == "example" else None,
+        examples=examples if by_example else None,
+        weight=weight if weighted else None,
     )
 
 
-def _examples_with_targets(corpus: Corpus, rows: Int64Array) -> int:
-    """Counted from the masks: `num_examples` also counts examples in which nothing is a target."""
-    found = 0
-    for number in rows:
-        row = _read_row(corpus, int(number))
-        before = np.concatenate([[0], np.cumsum(row.loss_mask)])  # targets before each slot
-        found += int(np.count_nonzero(np.diff(before[row.cu_seqlens[: row.num_examples + 1]])))
-    return found
+def weigh(rows: Iterable[Row]) -> tuple[float, float]:
+    """What the examples of rows count (each the mean of its targets' weights; without a target nothing), and what their targets do."""
+    examples = targets = 0.0
+    for row in rows:
+        number, counted = targets_of_examples(row)
+        examples += float((counted[number > 0] / number[number > 0]).sum())
+        targets += float(counted.sum())
+    return examples, targets
 
 
 def _read_row(corpus: Corpus, number: int) -> Row:

@@ -33,7 +33,7 @@ Numbers = Mapping[str, float] | Mapping[str, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepMetrics:
-    """Of one step: step (updates done), epoch (share of the rows passed), loss (sum ÷ supervised tokens, all ranks), lr, grad_norm, slots,
+    """Of one step: step (updates done), epoch (share of the rows passed), loss (sum ÷ supervised tokens, all ranks, each as often as its row says), lr, grad_norm, slots,
     useful_tokens, supervised_tokens. Of the window: the rates, step_s and data_wait_s (seconds a step, of the rank that waited longest).
     objective: what is optimised where that is not `loss`, of the step. mfu: of useful tokens, mfu_padded: of all slots, pad
     tails and filling attending too (`trainer.flops` has the formula); None where the device's peak or the model's count is not known.
@@ -120,7 +120,7 @@ class Window:
         metrics = StepMetrics(
             step=work.plan.step + 1,
             epoch=epoch,
-            loss=summed[0] / work.plan.supervised,
+            loss=summed[0] / work.plan.loss_weight,
             lr=lr,
             grad_norm=grad_norm,
             slots=slots * ranks.world,

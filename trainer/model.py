@@ -87,7 +87,7 @@ class PackedModel(nn.Module):
         """Σ cross-entropy of predicting targets[i] from the token at positions[i], i < count: a scalar, float32 (float64 in a float64 model).
 
         input_ids, position_ids int64 [1, T]; positions, targets int64 [K] of one length for the whole run. target_weights float64 [K]: gives [2],
-        the sum in which target i counts target_weights[i] times, and the plain sum, which has no gradient. each [K]: is filled with the cross-entropy of each target by itself. slot_weights
+        the sum in which target i counts target_weights[i] times, and the plain sum, which has no gradient; [2, K]: the second sum by the second line. each [K]: is filled with the cross-entropy of each target by itself. slot_weights
         float64 [M, C]: gives [3], the third the rows' router losses (`trainer.routers`), summed.
         """
         asked = {} if slot_weights is None else {"output_router_logits": True}

@@ -226,6 +226,13 @@ def describe(prepared: Prepared, *, world: int) -> list[tuple[str, str]]:
                 f"{_count(len(set(config.skip_rows)), 'row')} left out by --skip-rows: they keep their places at weight 0",
             )
         )
+    if corpus.manifest.weighted:
+        lines.append(
+            (
+                "note",
+                f"targets of {corpus.name} have weights: the loss is their weighted mean (`packer stats` lists the weights)",
+            )
+        )
     if prepared.eval_corpus is not None:
         other = prepared.eval_corpus
         when = f"every {_count(config.eval_every, 'step')} and at the end" if config.eval_every else "at the end"

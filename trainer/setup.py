@@ -141,6 +141,7 @@ def _shape(prepared: Prepared, sources: Sources | None) -> Shape:
         weighted=config.loss_weighting == "example",
         sources=0 if sources is None else len(sources.names),
         balanced=config.router_aux_loss > 0,
+        row_weights=prepared.corpus.manifest.weighted,
     )
 
 

@@ -22,7 +22,7 @@ from packer.progress import Progress
 from packer.types import Int64Array
 
 Verdict = Literal["same bytes", "same rows in another order", "different"]
-Kind = Literal["added", "removed", "ids changed", "mask changed"]
+Kind = Literal["added", "removed", "ids changed", "mask changed", "weights changed"]
 MOST_NAMED = 10
 
 
@@ -39,13 +39,14 @@ class ExampleChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExampleChanges:
-    """Counts of all, and the first few of each kind. An example whose ids changed is not counted under mask changed as well. moved: to the other split."""
+    """Counts of all, and the first few of each kind. An example is counted once: under ids changed, else mask changed, else weights changed. moved: to the other split."""
 
     same: int
     added: int
     removed: int
     ids_changed: int
     mask_changed: int
+    weights_changed: int
     moved: int
     named: tuple[ExampleChange, ...]
 
@@ -98,18 +99,21 @@ def _examples(a: Contents, b: Contents) -> ExampleChanges:
     longer = a.table.tokens[in_a] != b.table.tokens[in_b]
     ids = longer | (a.ids_digest[in_a] != b.ids_digest[in_b])
     mask = ~ids & (a.mask_digest[in_a] != b.mask_digest[in_b])
+    weights = ~ids & ~mask & (a.weights_digest[in_a] != b.weights_digest[in_b])
     named = [
         *(_alone("removed", a, example) for example in removed[:MOST_NAMED].tolist()),
         *(_alone("added", b, example) for example in added[:MOST_NAMED].tolist()),
         *_changed("ids changed", a, b, in_a[ids], in_b[ids]),
         *_changed("mask changed", a, b, in_a[mask], in_b[mask]),
+        *_changed("weights changed", a, b, in_a[weights], in_b[weights]),
     ]
     return ExampleChanges(
-        same=int((~ids & ~mask).sum()),
+        same=int((~ids & ~mask & ~weights).sum()),
         added=len(added),
         removed=len(removed),
         ids_changed=int(ids.sum()),
         mask_changed=int(mask.sum()),
+        weights_changed=int(weights.sum()),
         moved=int((a.table.is_eval[in_a] != b.table.is_eval[in_b]).sum()),
         named=tuple(named),
     )
@@ -140,7 +144,10 @@ def _changed(kind: Kind, a: Contents, b: Contents, in_a: Int64Array, in_b: Int64
 
 
 def _first_difference(kind: Kind, a: Contents, b: Contents, mine: int, theirs: int) -> str:
-    (a_ids, a_mask), (b_ids, b_mask) = a.tokens(mine), b.tokens(theirs)
+    (a_ids, a_mask, a_weights), (b_ids, b_mask, b_weights) = a.tokens(mine), b.tokens(theirs)
+    if kind == "weights changed":
+        token = int((a_weights != b_weights).argmax())
+        return f"first at token {token}: {a_weights[token]:g} → {b_weights[token]:g}"
     if kind == "mask changed":
         token = int((a_mask != b_mask).argmax())
         return f"{int(a_mask.sum())} targets → {int(b_mask.sum())}, first at token {token}"

@@ -21,7 +21,7 @@ from packer.examples import ExampleTable, read_examples
 from packer.manifest import Manifest, Source
 from packer.progress import Progress
 from packer.shards import open_corpus
-from packer.types import BoolArray, Int32Array, Int64Array
+from packer.types import BoolArray, Float32Array, Int32Array, Int64Array
 
 UInt64Array = NDArray[np.uint64]
 
@@ -38,13 +38,15 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
-    """ids_digest, mask_digest: uint64 [N] by example_id. rows: uint64 [R] digests of the rows of each split in order (ids, mask and boundaries)."""
+    """ids_digest, mask_digest, weights_digest: uint64 [N] by example_id. rows: uint64 [R] digests of the rows of each split in order (ids, mask, weights
+    and boundaries)."""
 
     folder: Path
     manifest: Manifest
     table: ExampleTable
     ids_digest: UInt64Array
     mask_digest: UInt64Array
+    weights_digest: UInt64Array
     split: NDArray[np.int8]
     row: Int64Array
     start: Int64Array
@@ -60,18 +62,19 @@ class Contents:
             end=start + int(self.table.tokens[example]),
         )
 
-    def tokens(self, example: int) -> tuple[Int32Array, BoolArray]:
-        """An example's ids and mask, from its row."""
+    def tokens(self, example: int) -> tuple[Int32Array, BoolArray, Float32Array]:
+        """An example's ids, mask and weights, from its row."""
         place = self.place(example)
         row = open_corpus(self.folder, split=place.split)[place.row]
-        return row.input_ids[place.start : place.end], row.loss_mask[place.start : place.end]
+        slots = slice(place.start, place.end)
+        return row.input_ids[slots], row.loss_mask[slots], _weights(row.loss_mask, row.loss_weights)[slots]
 
 
 def read_contents(folder: Path, manifest: Manifest, progress: Progress) -> Contents:
     """Reads every row once; raises UserError where the folder is damaged."""
     table = read_examples(folder)
     count = len(table)
-    ids_digest, mask_digest = np.zeros(count, dtype=np.uint64), np.zeros(count, dtype=np.uint64)
+    ids_digest, mask_digest, weights_digest = (np.zeros(count, dtype=np.uint64) for _ in range(3))
     split, at_row, at_slot = np.full(count, -1, dtype=np.int8), np.zeros(count, np.int64), np.zeros(count, np.int64)
     rows: dict[str, UInt64Array] = {}
     total = sum(one.rows for one in manifest.splits.values())
@@ -80,8 +83,9 @@ def read_contents(folder: Path, manifest: Manifest, progress: Progress) -> Conte
             corpus = open_corpus(folder, split=name)
             digests: list[int] = []
             for _, _, batch in corpus.batches():
+                all_weights = _weights(batch.loss_mask, batch.loss_weights)
                 for place in range(len(batch)):
-                    ids, mask = batch.input_ids[place], batch.loss_mask[place]
+                    ids, mask, weights = batch.input_ids[place], batch.loss_mask[place], all_weights[place]
                     cu = batch.cu_seqlens[place].tolist()
                     used = int(batch.num_segments[place])
                     for segment in range(int(batch.num_examples[place])):
@@ -95,9 +99,11 @@ def read_contents(folder: Path, manifest: Manifest, progress: Progress) -> Conte
                             )
                         ids_digest[example] = xxhash.xxh3_64_intdigest(ids[start:end])
                         mask_digest[example] = xxhash.xxh3_64_intdigest(mask[start:end])
+                        weights_digest[example] = xxhash.xxh3_64_intdigest(weights[start:end])
                         split[example], at_row[example], at_slot[example] = number, len(digests), start
                     boundaries = batch.cu_seqlens[place, : used + 1]
-                    digests.append(xxhash.xxh3_64_intdigest(ids.tobytes() + mask.tobytes() + boundaries.tobytes()))
+                    said = (ids, mask, weights, boundaries)
+                    digests.append(xxhash.xxh3_64_intdigest(b"".join(each.tobytes() for each in said)))
                 advance(len(batch))
             rows[name] = np.array(digests, dtype=np.uint64)
     return Contents(
@@ -106,11 +112,17 @@ def read_contents(folder: Path, manifest: Manifest, progress: Progress) -> Conte
         table=table,
         ids_digest=ids_digest,
         mask_digest=mask_digest,
+        weights_digest=weights_digest,
         split=split,
         row=at_row,
         start=at_slot,
         rows=rows,
     )
+
+
+def _weights(mask: BoolArray, weights: Float32Array | None) -> Float32Array:
+    """What each token counts in the loss, in a build of either version."""
+    return mask.astype(np.float32) if weights is None else weights
 
 
 def match(a: Contents, b: Contents) -> tuple[Int64Array, Int64Array]:

@@ -16,7 +16,7 @@ from packer.examples import ExampleTable
 from packer.manifest import Manifest
 from packer.overlong import cut, targets
 from packer.shards import open_corpus
-from packer.types import BoolArray, Int32Array
+from packer.types import BoolArray, Float32Array, Int32Array
 from packer.verify.findings import Findings
 from packer.verify.shards import Tally
 from packer.words import Overlong
@@ -24,7 +24,8 @@ from packer.words import Overlong
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """A conversation as tokens: ids int32 [n], loss_mask bool [n], turn_ends int32 [turns]. place: where in its source it is, for a person, if known."""
+    """A conversation as tokens: ids int32 [n], loss_mask bool [n], turn_ends int32 [turns], loss_weights float32 [n] (None: all targets count 1).
+    place: where in its source it is, for a person, if known."""
 
     source: int
     row: int
@@ -32,6 +33,7 @@ class Expected:
     loss_mask: BoolArray
     turn_ends: Int32Array
     place: str = ""
+    loss_weights: Float32Array | None = None
 
 
 class Rows:
@@ -80,7 +82,8 @@ class Rows:
             start, end = pieces[piece]
             mask = expected.loss_mask[start:end].copy()
             mask[:1] = False
-            if difference := self._difference(example, expected.ids[start:end], mask):
+            weights = mask if expected.loss_weights is None else expected.loss_weights[start:end] * mask
+            if difference := self._difference(example, expected.ids[start:end], mask, weights):
                 self.add(example, rule, findings, place=expected.place, detail=difference)
         return len(examples)
 
@@ -97,7 +100,7 @@ class Rows:
             detail=detail,
         )
 
-    def _difference(self, example: int, ids: Int32Array, mask: BoolArray) -> str:
+    def _difference(self, example: int, ids: Int32Array, mask: BoolArray, weights: np.ndarray) -> str:
         """Where an example in its row first differs, in words; empty where it does not."""
         name = "eval" if self._table.is_eval[example] else "train"
         tally, at = self._tallies[name], int(self._at[example])
@@ -118,4 +121,9 @@ class Rows:
             token = int(other[0])
             words = ("no target", "a target")
             return f"token {token} is {words[int(there_mask[token])]} in the row, {words[int(mask[token])]} here"
+        there_weights = there_mask if row.loss_weights is None else row.loss_weights[slots]
+        other = np.flatnonzero(weights != there_weights)
+        if len(other):
+            token = int(other[0])
+            return f"token {token} counts {there_weights[token]:g} in the row, {weights[token]:g} here"
         return ""

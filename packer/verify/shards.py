@@ -32,11 +32,13 @@ _EMPTY = np.zeros(0, dtype=np.int64)
 class Tally:
     """What lies in the rows of a split.
 
-    complete: whether every row could be read and its boundaries are sound; otherwise the sums mean nothing. example, shard, row (the place in that
+    complete: whether every row could be read and its boundaries are sound; otherwise the sums mean nothing. weighted: whether a target has a weight
+    other than 1. example, shard, row (the place in that
     shard), start, end (slots of that row that hold its tokens, without alignment padding), supervised: int64 [n], one a segment that holds an example, in the order of the rows.
     """
 
     complete: bool = True
+    weighted: bool = False
     rows: int = 0
     slots: int = 0
     longest_segment: int = 0
@@ -95,7 +97,10 @@ def _check(folder: Path, manifest: Manifest, name: str, number: int) -> tuple[Ta
 
 def _rows(path: Path, entry: ShardFile, manifest: Manifest, name: str, findings: Findings) -> Tally:
     expected = shard_schema(
-        capacity=manifest.capacity, max_segments=manifest.splits[name].max_segments, align=manifest.align
+        capacity=manifest.capacity,
+        max_segments=manifest.splits[name].max_segments,
+        align=manifest.align,
+        weighted=manifest.weighted,
     )
     try:
         source = pa.memory_map(str(path))
@@ -174,7 +179,9 @@ def _tally(batch: RowBatch, places: Int64Array) -> Tally:
     targets = np.add.reduceat(batch.loss_mask.reshape(-1).view(np.uint8), row_of * capacity + start, dtype=np.int32)
     holds = example >= 0
     filled = end if batch.example_lens is None else start + batch.example_lens[row_of, segment]
+    weights = batch.loss_weights
     return Tally(
+        weighted=weights is not None and bool(((weights != 0) & (weights != 1)).any()),
         rows=rows,
         slots=rows * capacity,
         longest_segment=int((end - start).max()),
@@ -193,6 +200,7 @@ def _together(parts: Sequence[Tally]) -> Tally:
 
     return Tally(
         complete=all(part.complete for part in parts),
+        weighted=any(part.weighted for part in parts),
         rows=sum(part.rows for part in parts),
         slots=sum(part.slots for part in parts),
         longest_segment=max((part.longest_segment for part in parts), default=0),

@@ -15,8 +15,9 @@ from packer.errors import UserError
 from packer.examples import ExampleTable
 from packer.manifest import Manifest
 from packer.progress import Progress
+from packer.schema import wrong_weights
 from packer.token_part import PartHead, TokenPart, part_name, part_paths, read_part
-from packer.types import Int64Array
+from packer.types import BoolArray, Int64Array
 from packer.verify.findings import Findings
 from packer.verify.listing import STORE, Listing, Stored
 from packer.verify.manifest import BuiltWith
@@ -131,11 +132,25 @@ def _check_part(file: str, head: PartHead, part: TokenPart, manifest: Manifest, 
 
     each("turn_ends must rise and lie in their conversation", _unsound_turns(part))
     each("a conversation's supervised must count its mask", np.flatnonzero(_targets(part) != part.supervised))
-    outside = np.flatnonzero((part.ids < 0) | (part.ids >= manifest.vocab_size))
     each(
         "the token store's ids must lie in the vocabulary",
-        np.unique(np.searchsorted(part.offsets, outside, side="right") - 1),
+        _of(part, (part.ids < 0) | (part.ids >= manifest.vocab_size)),
     )
+    if part.loss_weights is not None:
+        each(
+            "a conversation's loss_weights must be from 0.001 to 1000 on its targets, and 0 elsewhere",
+            _of(part, wrong_weights(part.loss_weights, part.mask(0, len(part.ids)))),
+        )
+        findings.hold(
+            bool(((part.loss_weights != 0) & (part.loss_weights != 1)).any()),
+            "a part must have loss_weights only where one of them is neither 0 nor 1",
+            file,
+        )
+
+
+def _of(part: TokenPart, tokens: BoolArray) -> Int64Array:
+    """The conversations that hold any of these tokens."""
+    return np.unique(np.searchsorted(part.offsets, np.flatnonzero(tokens), side="right") - 1)
 
 
 def _targets(part: TokenPart) -> Int64Array:
@@ -176,4 +191,5 @@ def conversations(part: TokenPart) -> Iterator[Expected]:
             loss_mask=part.mask(start, end),
             turn_ends=part.turn_ends[int(part.turn_offsets[number]) : int(part.turn_offsets[number + 1])],
             place=part.places[number].as_py(),
+            loss_weights=None if part.loss_weights is None else part.loss_weights[start:end],
         )

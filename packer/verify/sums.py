@@ -12,6 +12,7 @@ import numpy as np
 from packer.examples import ExampleTable
 from packer.manifest import MANIFEST_NAME, Manifest
 from packer.plan import lower_bound
+from packer.schema import format_version
 from packer.types import Int64Array
 from packer.verify.findings import MOST_KEPT_OF_A_RULE, Findings
 from packer.verify.shards import Tally
@@ -29,6 +30,12 @@ def check_sums(
         if table is not None:
             _against_table(manifest, name, tally, table, findings)
     if all(tally.complete for tally in tallies.values()):
+        findings.hold(
+            manifest.format_version == format_version(weighted=any(tally.weighted for tally in tallies.values())),
+            "format_version must be 2 where a target has a weight other than 1, else 1",
+            MANIFEST_NAME,
+            f"it is {manifest.format_version}",
+        )
         _maxima(manifest, tallies, findings)
         if table is not None:
             _each_once(tallies, table, findings)

@@ -144,7 +144,7 @@ def part_digest(table: pa.Table, source: int) -> str:
         flat = (
             np.packbits(np.array(items, dtype=bool), bitorder="little")
             if name == "loss_mask"
-            else np.array(items, np.int32)
+            else np.array(items, np.float32 if name == "loss_weights" else np.int32)
         )
         return [np.cumsum([0, *map(len, cells)]).astype(np.int32), flat]
 
@@ -153,5 +153,6 @@ def part_digest(table: pa.Table, source: int) -> str:
         for name, kind in (("row", "i8"), ("content_hash", "u8"), ("supervised", "i4"))
     ]
     ids, (_, mask), turns = lists("input_ids"), lists("loss_mask"), lists("turn_ends")
-    data = str(source).encode() + b"".join(column.tobytes() + b"|" for column in (*plain, *ids, mask, *turns))
+    weights = [lists("loss_weights")[1]] if "loss_weights" in table.column_names else []
+    data = str(source).encode() + b"".join(column.tobytes() + b"|" for column in (*plain, *ids, mask, *turns, *weights))
     return xxhash.xxh3_128_hexdigest(data + "\0".join(table["place"].to_pylist()).encode())

@@ -238,6 +238,30 @@ def test_aligned_rows_without_their_lengths_are_seen() -> None:
     assert found == (0, "example_lens must be there where examples are aligned")
 
 
+def test_weights_lie_where_their_tokens_do_and_never_on_a_first_one() -> None:
+    placed = Placed(
+        counts=np.array([2, 1]),
+        example_ids=np.array([0, 1, 2]),
+        lengths=np.array([3, 2, 4]),
+        ids=np.arange(1, 10, dtype=np.int32),
+        loss_mask=np.array([1, 0, 1, 1, 1, 0, 1, 1, 0], dtype=bool),
+        loss_weights=np.array([9, 0, 0.5, 9, 2, 0, 1, 0.25, 0], dtype=np.float32),
+    )
+    for align, second in ((1, 3), (8, 8)):
+        rows = lay_out(placed, capacity=C, max_segments=S, pad_id=PAD, align=align)
+        assert rows.loss_weights is not None
+        expected = np.zeros((2, C), dtype=np.float32)
+        expected[0, 2], expected[0, second + 1], expected[1, 1], expected[1, 2] = 0.5, 2, 1, 0.25
+        assert rows.loss_weights.tolist() == expected.tolist()
+        assert broken_rule(rows, pad_id=PAD, vocab_size=100, align=align) is None
+        for slot, weight, rule in (
+            (2, np.nan, "loss_weights must be from 0.001 to 1000 on targets"),
+            (1, 0.5, "loss_weights must be 0 where the loss mask is false"),
+        ):
+            wrong = broken(rows, "loss_weights", (0, slot), weight)
+            assert broken_rule(wrong, pad_id=PAD, vocab_size=100, align=align) == (0, rule)
+
+
 def test_every_broken_row_is_named_whatever_is_wrong_with_its_neighbours() -> None:
     rows = batch([5], [3, 2], [64], [10, 20])
     rows = broken(rows, "cu_seqlens", (0, 0), 1)
@@ -280,6 +304,7 @@ def test_every_column_is_under_some_rule() -> None:
         "sum_sq_len",
         "num_supervised",
         "example_lens",
+        "loss_weights",
     }
     assert {field.name for field in fields(RowBatch)} == covered
 

@@ -192,7 +192,7 @@ def edit(folder: Path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda d: d.update(format_version=2), "format version 2"),
+        (lambda d: d.update(format_version=3), "format version 3"),
         (lambda d: d.pop("format_version"), "no format_version"),
         (lambda d: d.update(capacity="4096"), "capacity"),
         (lambda d: d.pop("splits"), "splits"),

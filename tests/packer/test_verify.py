@@ -27,6 +27,7 @@ from packer.layout import Placed, lay_out
 from packer.schema import broken_rule, shard_schema
 from packer.verify import Report, verify
 from packer.verify.findings import MOST_KEPT_OF_A_RULE, Findings
+from tests.fixtures.weighted_examples import weighted_examples
 from tests.packer.broken_folder import (
     Columns,
     Document,
@@ -208,12 +209,144 @@ def test_a_row_that_breaks_a_rule_is_named_with_shard_and_row(folder: Path, plan
     assert (file, rule, row) in found(verify(folder))
 
 
+@pytest.fixture(scope="module")
+def built_weighted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weighted")
+    rows = SAMPLE.read_text(encoding="utf-8").splitlines()[:150]
+    source = write_jsonl(folder / "chats.jsonl", rows)
+    with weighted_examples():
+        packer.build(
+            BuildConfig(
+                datasets=(str(source),),
+                tokenizer=str(TINY),
+                capacity=CAPACITY,
+                out=folder / "packed",
+                shard_rows=16,
+                max_loss=1,  # type: ignore[arg-type]
+                workers=1,
+            )
+        )
+    return folder / "packed"
+
+
+def weigh(weight: float, *, target: bool) -> Callable[[Columns], object]:
+    """Another weight for the first slot of row 4 that is a target, or none."""
+
+    def change(columns: Columns) -> None:
+        columns["loss_weights"][4, int((columns["loss_mask"][4] == target).argmax())] = weight
+
+    return change
+
+
+def in_a_tail(columns: Columns) -> None:
+    row = padded(columns)
+    columns["loss_weights"][row, tail(columns, row)] = 1
+
+
+_BOUNDS, _ZEROS = (
+    "loss_weights must be from 0.001 to 1000 on targets",
+    "loss_weights must be 0 where the loss mask is false",
+)
+_STORED = "a conversation's loss_weights must be from 0.001 to 1000 on its targets, and 0 elsewhere"
+WEIGHT_PLANTS = {
+    "a target of weight 0": (weigh(0, target=True), 4, _BOUNDS),
+    "negative": (weigh(-1, target=True), 4, _BOUNDS),
+    "not a number": (weigh(np.nan, target=True), 4, _BOUNDS),
+    "infinite": (weigh(np.inf, target=True), 4, _BOUNDS),
+    "too large": (weigh(1001, target=True), 4, _BOUNDS),
+    "too small": (weigh(0.0009, target=True), 4, _BOUNDS),
+    "on a first token": (weigh(1, target=False), 4, _ZEROS),
+    "not a number on a first token": (weigh(np.nan, target=False), 4, _ZEROS),
+    "on the pad tail": (in_a_tail, None, _ZEROS),
+}
+
+
+@pytest.mark.parametrize("plant", WEIGHT_PLANTS)
+def test_a_row_with_a_weight_that_cannot_be_is_named_with_shard_and_row(
+    built_weighted: Path, tmp_path: Path, plant: str
+) -> None:
+    folder = Path(shutil.copytree(built_weighted, tmp_path / "packed"))
+    change, row, rule = WEIGHT_PLANTS[plant]
+    file, row = (SHARD, row) if row is not None else with_tail(folder)
+    rewrite_rows(folder, file, change)
+    assert (file, rule, row) in found(verify(folder))
+
+
+def all_one(folder: Path) -> None:
+    for path in sorted((folder / "train").iterdir()):
+        rewrite_rows(folder, f"train/{path.name}", lambda c: c["loss_weights"].__setitem__(c["loss_weights"] != 0, 1))
+
+
+def stored_weight(change: Callable[[np.ndarray], object]) -> Callable[[Path], object]:
+    """Other weights for the first conversation of the store."""
+
+    def plant(folder: Path) -> None:
+        table = pa.ipc.open_file((folder / STORE).read_bytes()).read_all()
+        weights = np.array(table["loss_weights"][0].as_py())
+        change(weights)
+        set_stored(folder / STORE, "loss_weights", 0, weights.tolist())
+
+    return plant
+
+
+def stored_ones(folder: Path) -> None:
+    masks = pa.ipc.open_file((folder / STORE).read_bytes()).read_all()["loss_mask"].to_pylist()
+    kind = pa.list_(pa.field("item", pa.float32(), nullable=False))
+    ones = pa.array([[float(target) for target in mask] for mask in masks], kind)
+    rewrite_table(
+        folder / STORE,
+        lambda table: table.set_column(
+            table.schema.get_field_index("loss_weights"), table.schema.field("loss_weights"), ones
+        ),
+    )
+    edit_head(folder / STORE, lambda head: head)
+
+
+STORED_WEIGHT_PLANTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "weights that are all 1": (
+        all_one,
+        "manifest.json",
+        "format_version must be 2 where a target has a weight other than 1, else 1",
+    ),
+    "a weight on no target": (stored_weight(lambda w: w.__setitem__(0, 1)), STORE, _STORED),
+    "a target of weight 0 in the store": (stored_weight(lambda w: w.__setitem__(w != 0, 0)), STORE, _STORED),
+    "not a number in the store": (stored_weight(lambda w: w.__setitem__(w != 0, np.nan)), STORE, _STORED),
+    "a store of weights that are all 1": (
+        stored_ones,
+        STORE,
+        "a part must have loss_weights only where one of them is neither 0 nor 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("plant", STORED_WEIGHT_PLANTS)
+def test_weights_that_cannot_be_are_named_in_the_store_and_the_manifest(
+    built_weighted: Path, tmp_path: Path, plant: str
+) -> None:
+    assert found(verify(built_weighted)) == []
+    folder = Path(shutil.copytree(built_weighted, tmp_path / "packed"))
+    act, file, rule = STORED_WEIGHT_PLANTS[plant]
+    act(folder)
+    assert (file, rule, None) in found(verify(folder))
+
+
+def test_a_weight_in_a_row_that_is_not_the_stores_is_found_with_deep(built_weighted: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(built_weighted, tmp_path / "packed"))
+    rewrite_rows(folder, SHARD, weigh(0.125, target=True))
+    assert verify(folder).broken == 0
+    with weighted_examples():
+        report = verify(folder, deep=True)
+    named = [one for one in report.findings if one.file == SHARD]
+    assert {(one.rule, one.row) for one in named} == {(rule, 4) for rule in DEEP_RULES[:2]}
+    assert all("counts 0.125 in the row" in one.detail for one in named)
+
+
 def test_the_row_plants_cover_every_rule_of_the_schema() -> None:
     source = (Path(packer.__file__).parent / "schema.py").read_text(encoding="utf-8")
     rules = {line.split('"')[1] for line in source.splitlines() if line.strip().startswith('("') and "must" in line}
     rules |= {line.split('"')[1] for line in source.splitlines() if line.strip().startswith('("only')}
     assert rules
-    assert rules <= {rule for _, _, rule in ROW_PLANTS.values()}
+    assert rules <= {rule for _, _, rule in (ROW_PLANTS | WEIGHT_PLANTS).values()}
 
 
 def test_rows_beside_one_with_broken_boundaries_are_still_checked(folder: Path) -> None:
@@ -664,7 +797,8 @@ def packer_row(folder: Path, file: str, row: int) -> dict[str, object]:
 def test_every_rule_that_verify_knows_has_a_plant() -> None:
     """The rules stand as text where they are checked; one that no plant names could be dropped without notice."""
     texts = [path.read_text(encoding="utf-8") for path in (Path(packer.__file__).parent / "verify").glob("*.py")]
-    planted = {rule for _, _, rule in PLANTS.values()} | {rule for _, _, rule in ROW_PLANTS.values()}
+    planted = {rule for _, _, rule in (PLANTS | STORED_WEIGHT_PLANTS).values()}
+    planted |= {rule for _, _, rule in (ROW_PLANTS | WEIGHT_PLANTS).values()}
     planted |= {
         "an example's split in examples/ must be its row's",
         *DEEP_RULES,
@@ -721,8 +855,8 @@ def test_what_is_no_packed_folder_is_an_error(folder: Path, tmp_path: Path) -> N
     for place, words in ((tmp_path / "nowhere", "no such folder"), (tmp_path, r"no manifest\.json")):
         with pytest.raises(UserError, match=words):
             verify(place)
-    edit_manifest(folder, lambda document: document.update(format_version=2))
-    with pytest.raises(UserError, match="format version 2"):
+    edit_manifest(folder, lambda document: document.update(format_version=3))
+    with pytest.raises(UserError, match="format version 3"):
         verify(folder)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +24,17 @@ CAPACITY, MAX_SEGMENTS, PAD, VOCAB = 64, 8, 0, 97
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """ids and, for each, whether it is a target (never the first)."""
+    """ids and, for each, whether it is a target (never the first); weights: what each target counts, 1 where None."""
 
     ids: tuple[int, ...]
     mask: tuple[bool, ...]
+    weights: tuple[float, ...] | None = None
+
+    @property
+    def counted(self) -> tuple[float, ...]:
+        """What each token counts, as float32 holds it; 0 where it is no target."""
+        weights = self.weights or (1.0,) * len(self.ids)
+        return tuple(float(np.float32(w)) if m else 0.0 for w, m in zip(weights, self.mask, strict=True))
 
 
 def random_example(rng: np.random.Generator, length: int) -> Example:
@@ -35,6 +42,15 @@ def random_example(rng: np.random.Generator, length: int) -> Example:
     mask[0] = False
     mask[-1] = length > 1  # at least one target
     return Example(ids=tuple(int(i) for i in rng.integers(1, VOCAB, length)), mask=tuple(bool(m) for m in mask))
+
+
+def weighted(rows: Sequence[Sequence[Example]], *, seed: int) -> list[list[Example]]:
+    """The same rows with weights of targets, drawn token by token."""
+    rng = np.random.default_rng(seed)
+    drawn = [1.0, 0.5, 0.25, 1 / 3, 3.0, 0.001]
+    return [
+        [replace(one, weights=tuple(float(w) for w in rng.choice(drawn, len(one.ids)))) for one in row] for row in rows
+    ]
 
 
 def random_rows(count: int, *, seed: int) -> list[list[Example]]:
@@ -49,8 +65,9 @@ def random_rows(count: int, *, seed: int) -> list[list[Example]]:
     return rows
 
 
-def _batch(rows: Sequence[Sequence[Example]], first_id: int) -> RowBatch:
+def _batch(rows: Sequence[Sequence[Example]], first_id: int, *, weigh: bool) -> RowBatch:
     n = len(rows)
+    weights = np.zeros((n, CAPACITY), np.float32)
     ids = np.full((n, CAPACITY), PAD, np.int32)
     mask = np.zeros((n, CAPACITY), bool)
     positions = np.zeros((n, CAPACITY), position_dtype(CAPACITY))
@@ -63,6 +80,7 @@ def _batch(rows: Sequence[Sequence[Example]], first_id: int) -> RowBatch:
         for e, example in enumerate(row):
             for offset, (token, target) in enumerate(zip(example.ids, example.mask, strict=True)):
                 ids[r, at + offset], mask[r, at + offset], positions[r, at + offset] = token, target, offset
+            weights[r, at : at + len(example.ids)] = example.counted
             at += len(example.ids)
             cu[r, e + 1] = at
             example_ids[r, e] = first_id
@@ -82,6 +100,7 @@ def _batch(rows: Sequence[Sequence[Example]], first_id: int) -> RowBatch:
         example_ids=example_ids,
         num_supervised=mask.sum(axis=1).astype(np.int32),
         sum_sq_len=squares,
+        loss_weights=weights if weigh else None,
     )
 
 
@@ -96,6 +115,7 @@ def write_corpus(
     """Writes train (and eval) shards and the manifest; returns the train split. sources: their names; then there is a table of examples too, in which
     example e came from source e % their number, row 10·e."""
     splits = {}
+    weigh = any(example.weights for split in (rows, eval_rows) for row in split for example in row)
     for name, split in (("train", rows), ("eval", eval_rows)):
         if not split:
             continue
@@ -103,13 +123,20 @@ def write_corpus(
         for number, first in enumerate(range(0, len(split), rows_a_shard)):
             ends = min(first + rows_a_shard, len(split))
             parts = [
-                _batch(split[at : min(at + ROWS_PER_BATCH, ends)], first_id=at * MAX_SEGMENTS)
+                _batch(split[at : min(at + ROWS_PER_BATCH, ends)], first_id=at * MAX_SEGMENTS, weigh=weigh)
                 for at in range(first, ends, ROWS_PER_BATCH)
             ]
             file = f"{name}/shard-{number:05}.arrow"
             shards.append(
                 write_shard(
-                    folder, file, parts, capacity=CAPACITY, max_segments=MAX_SEGMENTS, pad_id=PAD, vocab_size=VOCAB
+                    folder,
+                    file,
+                    parts,
+                    capacity=CAPACITY,
+                    max_segments=MAX_SEGMENTS,
+                    pad_id=PAD,
+                    vocab_size=VOCAB,
+                    weighted=weigh,
                 )
             )
         examples = [example for row in split for example in row]
@@ -125,7 +152,7 @@ def write_corpus(
             shards=tuple(shards),
         )
     manifest = Manifest(
-        format_version=1,
+        format_version=2 if weigh else 1,
         packer_version="0.1.0",
         capacity=CAPACITY,
         max_segments=MAX_SEGMENTS,

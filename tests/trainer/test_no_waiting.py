@@ -45,6 +45,7 @@ def work_of(folder: Path, weighting: str) -> StepWork:
         max_segments=MAX_SEGMENTS,
         max_segment_len=CAPACITY,
         weighted=weighting == "example",
+        row_weights=prepared.corpus.manifest.weighted,
     )
     plan = plan_step(prepared, Counts.of(prepared.corpus), 0, world=1)
     check = ShardCheck(prepared.corpus, local_rank=0, local_world=1)

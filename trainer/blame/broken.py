@@ -25,7 +25,7 @@ from trainer.model import PackedModel
 from trainer.optim import gradient_norm
 from trainer.parallel import reduce_gradients
 from trainer.ranks import Ranks
-from trainer.step import loss_of
+from trainer.step import loss_of, optimised
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,9 +49,9 @@ def gradient_of(model: PackedModel, units: Sequence[FSDPModule], work: Work, *, 
     reduce_gradients(units, True)
     called: dict[str, int] = {}
     with _watched(model, lambda name, *_: called.setdefault(name, len(called))):
-        loss = loss_of(model, batch)
+        loss = optimised(loss_of(model, batch))
     # All ranks compute the same row and their gradients are summed.
-    torch.autograd.backward(loss / (work.supervised * ranks.world))
+    torch.autograd.backward(loss / (work.loss_weight * ranks.world))
     norm = float(gradient_norm(model))
     parameter = None if math.isfinite(norm) else _first_parameter(model, called, ranks)
     model.zero_grad(set_to_none=True)

@@ -27,8 +27,8 @@ from trainer.step import loss_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExampleLoss:
-    """row: in the train split; segment: its place there. start, end: its slots, alignment padding not counted. loss_sum: over its `targets`. times: how
-    often the step has its row, more than once where it spans epochs."""
+    """row: in the train split; segment: its place there. start, end: its slots, alignment padding not counted. loss_sum: over its `targets`, each as often as
+    the row says, which makes `target_weight` (their number where rows have no weights). times: how often the step has its row, more than once where it spans epochs."""
 
     row: int
     segment: int
@@ -37,12 +37,13 @@ class ExampleLoss:
     end: int
     targets: int
     loss_sum: float
+    target_weight: float
     times: int = 1
 
     @property
     def loss(self) -> float | None:
         """A target; None where nothing is one."""
-        return self.loss_sum / self.targets if self.targets else None
+        return self.loss_sum / self.target_weight if self.targets else None
 
     @property
     def finite(self) -> bool:
@@ -51,15 +52,15 @@ class ExampleLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """A step to be taken apart. rows: those that were trained on, in order, each once, and how often the step has each. left_out: others of the step, skipped by the run. supervised: the step's
-    targets. shape: of a pass of one row."""
+    """A step to be taken apart. rows: those that were trained on, in order, each once, and how often the step has each. left_out: others of the step, skipped by the run. loss_weight: what the step's
+    targets count. shape: of a pass of one row."""
 
     corpus: Corpus
     step: int
     rows: tuple[int, ...]
     times: tuple[int, ...]
     left_out: tuple[int, ...]
-    supervised: int
+    loss_weight: float
     shape: Shape
 
     @classmethod
@@ -81,12 +82,13 @@ class Work:
             rows=tuple(trained.tolist()),
             times=tuple(times.tolist()),
             left_out=tuple(skipped.tolist()),
-            supervised=plan.supervised,
+            loss_weight=plan.loss_weight,
             shape=Shape(
                 rows=1,
                 capacity=corpus.capacity,
                 max_segments=prepared.max_segments,
                 max_segment_len=prepared.max_segment_len,
+                row_weights=corpus.manifest.weighted,
             ),
         )
 
@@ -121,8 +123,10 @@ def _by_example(work: Work, at: int, batch: Batch, each: np.ndarray) -> list[Exa
     """Of the row at place `at`. each: float64 [count], the loss of every target of it."""
     row = work.corpus[work.rows[at]]
     segment = batch.segments.seq_idx[0, batch.positions[: batch.count]].numpy()
+    own = np.ones(batch.count) if batch.target_weights is None else batch.target_weights[1, : batch.count].numpy()
     targets = np.bincount(segment, minlength=row.num_segments)
-    sums = np.bincount(segment, weights=each, minlength=row.num_segments)
+    sums = np.bincount(segment, weights=own * each, minlength=row.num_segments)
+    counted = np.bincount(segment, weights=own, minlength=row.num_segments)
     return [
         ExampleLoss(
             row=work.rows[at],
@@ -132,6 +136,7 @@ def _by_example(work: Work, at: int, batch: Batch, each: np.ndarray) -> list[Exa
             end=int(row.cu_seqlens[place]) + int(row.lengths[place]),
             targets=int(targets[place]),
             loss_sum=float(sums[place]),
+            target_weight=float(counted[place]),
             times=work.times[at],
         )
         for place in range(row.num_examples)

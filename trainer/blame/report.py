@@ -66,7 +66,8 @@ class Blame:
     @property
     def loss(self) -> float:
         """Of the step, a target."""
-        return sum(one.measured.loss_sum * one.measured.times for one in self.examples) / max(self.targets, 1)
+        counted = sum(one.measured.target_weight * one.measured.times for one in self.examples)
+        return sum(one.measured.loss_sum * one.measured.times for one in self.examples) / (counted or 1)
 
     @property
     def rows(self) -> dict[int, int]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from packer.errors import UserError
 from packer.shards import check_row
 from trainer.batch import Batch
-from trainer.check.windows import Window, owners
+from trainer.check.windows import Window, counted, owners
 from trainer.prepare import Prepared, fits_model
 from trainer.same_tokenizer import check_tokenizer
 
@@ -137,4 +138,31 @@ def _target_faults(batch: Batch, windows: Sequence[Window], owner: torch.Tensor,
         )
     if not faults and (len(said) != len(due) or batch.count != len(due)):
         faults.append(f"targets: {len(said)} where the loss mask has {len(due)}")
-    return faults
+    return faults or _weight_faults(batch, windows)
+
+
+def _weight_faults(batch: Batch, windows: Sequence[Window]) -> list[str]:
+    """Of a pass whose targets are right: those that count other than the windows' pieces say."""
+    due, slots, first = [], [], 0
+    for window in windows:
+        at = first
+        for piece in window.pieces:
+            own = np.flatnonzero(piece.mask)
+            due += counted(piece)[own].tolist()
+            slots += (at + own).tolist()
+            at += len(piece)
+        first += len(window.row.input_ids)
+    said = torch.ones(1, len(due), dtype=torch.float64)
+    if batch.target_weights is not None:
+        said = batch.target_weights.cpu().reshape(-1, batch.shape.slots)[:, : batch.count]
+    by_slot = (batch.positions[: batch.count].cpu() + 1).argsort()
+    for line in said[:, by_slot].tolist():
+        wrong = [place for place, (have, want) in enumerate(zip(line, due, strict=True)) if have != want]
+        if wrong:
+            place = wrong[0]
+            return [
+                f"weights: the target in slot {slots[place]} counts {line[place]:g} where its row says {due[place]:g} ({len(wrong)} such)"
+            ]
+    if abs(batch.loss_weight - sum(due)) > 1e-9 * sum(due):
+        return [f"weights: the targets of a pass count {batch.loss_weight:g} together where its rows say {sum(due):g}"]
+    return []

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from trainer.check.equality import Equality
 from trainer.check.gradients import distances, norms_of, plain_gradient, relative
 from trainer.check.subject import Subject, at_rest
-from trainer.check.windows import Piece, Window, assemble
+from trainer.check.windows import Piece, Window, assemble, counted
 from trainer.ranks import Ranks
 
 _SPREADS, _GRAINS = 4.0, 8.0
@@ -105,7 +105,7 @@ def _gradients(
 ) -> list[tuple[float, float]]:
     """For each parameter: the error of its gradient and what it may be, both relative. One gradient is held on to, the others come and go."""
     # Every rank computes all of it, and a sharded model sums over them.
-    targets = max(int(window.row.num_supervised), 1) * ranks.world
+    targets = (float(sum(counted(piece).sum() for piece in window.pieces)) or 1) * ranks.world
 
     def of(windows: Sequence[Window]) -> list[Tensor]:
         passes = [subject.batch([each.row]) for each in windows]

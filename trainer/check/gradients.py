@@ -20,9 +20,10 @@ from trainer.ranks import Ranks
 
 
 def gradient_of(
-    model: nn.Module, units: Sequence[FSDPModule], passes: Sequence[Batch], *, targets: int, ranks: Ranks
+    model: nn.Module, units: Sequence[FSDPModule], passes: Sequence[Batch], *, targets: float, ranks: Ranks
 ) -> list[Tensor]:
-    """What a step over these passes of this rank leaves in each parameter's gradient: this rank's part. targets: of the step, over all ranks."""
+    """What a step over these passes of this rank leaves in each parameter's gradient: this rank's part. targets: of the step, over all ranks, or
+    what they count."""
     model.zero_grad(set_to_none=True)
     # Through its module, so that what is checked is what a run calls.
     step.accumulate(model, units, passes, denominator=targets, reduce="pass", device=ranks.device)
@@ -30,13 +31,13 @@ def gradient_of(
 
 
 def plain_gradient(
-    model: nn.Module, units: Sequence[FSDPModule], passes: Sequence[Batch], *, divisor: int, ranks: Ranks
+    model: nn.Module, units: Sequence[FSDPModule], passes: Sequence[Batch], *, divisor: float, ranks: Ranks
 ) -> list[Tensor]:
     """The gradient of the sum of the losses of these passes ÷ divisor, summed over ranks, without the step of a run: what that is held against."""
     model.zero_grad(set_to_none=True)
     reduce_gradients(units, True)
     for batch in passes:
-        torch.autograd.backward(step.loss_of(model, batch.to(ranks.device)) / divisor)
+        torch.autograd.backward(step.optimised(step.loss_of(model, batch.to(ranks.device))) / divisor)
     return take_gradients(model)
 
 

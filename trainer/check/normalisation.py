@@ -1,6 +1,8 @@
-"""The gradient of a step is the same however its rows are split over passes and ranks: Σ cross-entropy over all targets ÷ their number.
+"""The gradient of a step is the same however its rows are split over passes and ranks: Σ cross-entropy over all targets ÷ their number, or where they have
+weights Σ weight · cross-entropy ÷ Σ weight.
 
-What is compared are gradients that the step of a run adds up; what they are held against is one pass over all rows, divided here.
+What is compared are gradients that the step of a run adds up, divided by what it divides by; what they are held against is one pass over all rows,
+divided by what is counted here, from the pieces that the windows were made of.
 
     found = normalisation_by_passes(doubles, windows, ranks)        # float64: to 1e-9
     found = normalisation_by_ranks(model, units, windows, dtype=torch.float32, ranks=ranks)
@@ -17,12 +19,13 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from packer.order import StepRows, deal
+from trainer import loader
 from trainer.batch import Batch
 from trainer.check.doubles import Doubles
 from trainer.check.equality import FLOAT64_TOLERANCE, renumbered
 from trainer.check.gradients import distances, gradient_of, norms_of, plain_gradient, relative
 from trainer.check.subject import at_rest, rows_to_batch
-from trainer.check.windows import Window
+from trainer.check.windows import Window, counted
 from trainer.float64 import float32_means_float64
 from trainer.ranks import Ranks
 
@@ -50,11 +53,10 @@ def normalisation_by_passes(doubles: Doubles, windows: Sequence[Window], ranks: 
     """All rows in one pass against passes of one row, and of two, in float64 on this rank alone."""
     model, alone = doubles.packed, _only_me(ranks)
     windows = [renumbered(window, doubles) for window in windows]
-    targets = _targets(windows)
     with float32_means_float64():
-        whole = _by_hand(model, (), windows, divisor=targets, ranks=alone)
+        whole = _by_hand(model, (), windows, divisor=_targets(windows), ranks=alone)
         splits = [
-            gradient_of(model, (), _dealt(windows, alone, micro_rows=rows), targets=targets, ranks=alone)
+            gradient_of(model, (), _dealt(windows, alone, micro_rows=rows), targets=_of_run(windows), ranks=alone)
             for rows in (1, 2)
         ]
     return _compare(
@@ -70,7 +72,7 @@ def normalisation_by_ranks(
     with at_rest(model):
         whole = _by_hand(model, units, windows, divisor=targets * ranks.world, ranks=ranks)
         other = _by_hand(model, units, windows[::-1], divisor=targets * ranks.world, ranks=ranks)
-        dealt = gradient_of(model, units, _dealt(windows, ranks, micro_rows=1), targets=targets, ranks=ranks)
+        dealt = gradient_of(model, units, _dealt(windows, ranks, micro_rows=1), targets=_of_run(windows), ranks=ranks)
     grain = _GRAINS * torch.finfo(dtype).eps
     return _compare(model, f"{ranks.world} ranks", whole, [dealt], other, grain, ranks)
 
@@ -108,12 +110,19 @@ def _compare(
     return max(found, key=lambda each: each.worst_ratio)
 
 
-def _targets(windows: Sequence[Window]) -> int:
-    return max(sum(window.row.num_supervised for window in windows), 1)
+def _targets(windows: Sequence[Window]) -> float:
+    weights = [counted(piece).astype(np.float64) for window in windows for piece in window.pieces]
+    return float(sum(each.sum() for each in weights)) or 1
+
+
+def _of_run(windows: Sequence[Window]) -> float:
+    # Through its module, so that what is checked is what a run calls.
+    _, targets = loader.weigh(window.row for window in windows)
+    return targets or 1
 
 
 def _by_hand(
-    model: nn.Module, units: Sequence[FSDPModule], windows: Sequence[Window], *, divisor: int, ranks: Ranks
+    model: nn.Module, units: Sequence[FSDPModule], windows: Sequence[Window], *, divisor: float, ranks: Ranks
 ) -> list[Tensor]:
     whole = rows_to_batch([window.row for window in windows], ranks.device)
     return plain_gradient(model, units, [whole], divisor=divisor, ranks=ranks)

@@ -99,7 +99,8 @@ class _Proof:
         windows = self.case.windows
         faults = layout_faults(self.case.subject.batch([window.row for window in windows]), windows)
         rows, slots = len(windows), len(windows[0].row.input_ids)
-        said = f"positions, boundaries and targets of a pass made of {rows} {'row' if rows == 1 else 'rows'} of {slots} slots are those of its segments"
+        weights = " and their weights" if any(window.row.loss_weights is not None for window in windows) else ""
+        said = f"positions, boundaries and targets{weights} of a pass made of {rows} {'row' if rows == 1 else 'rows'} of {slots} slots are those of its segments"
         return not faults, said, "; ".join(faults[:3]), "this is a fault of batch making, not of the data: report it"
 
     def check_isolation(self) -> tuple[bool, str, str, str]:

@@ -58,6 +58,7 @@ def rows_to_batch(rows: Sequence[Row], device: torch.device, weights: Sequence[b
         capacity=len(first.input_ids),
         max_segments=len(first.example_ids),
         max_segment_len=len(first.input_ids),
+        row_weights=any(row.loss_weights is not None for row in rows),
     )
     # Through its module, so that what is checked is what a run calls.
     made = batches.make_batch(

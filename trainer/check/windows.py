@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from packer.shards import Corpus
-from packer.types import BoolArray, Int32Array, Row
+from packer.types import BoolArray, Float32Array, Int32Array, Row
 
 # Five chunks of 64: room for segments below a chunk, past one, and past two with a rest.
 SLOTS = 320
@@ -29,10 +29,12 @@ _LOOKED_AT = 64  # rows that are searched for the shortest examples
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """A stretch of one example: ids int32 [n], mask bool [n] (never true on the first)."""
+    """A stretch of one example: ids int32 [n], mask bool [n] (never true on the first). weights float32 [n]: what each target counts, 0 elsewhere; None where
+    the corpus has no weights."""
 
     ids: Int32Array
     mask: BoolArray
+    weights: Float32Array | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -65,10 +67,11 @@ def assemble(pieces: Sequence[Piece], *, slots: int, pad_id: int, origin: str = 
     segments = [*lengths, pad] if pad else lengths
     if pad < 0 or len(segments) > PLACES:
         raise ValueError(f"{lengths} do not fit {slots} slots and {PLACES} segments")
-    ids, mask = np.full(slots, pad_id, np.int32), np.zeros(slots, bool)
+    ids, mask, weights = np.full(slots, pad_id, np.int32), np.zeros(slots, bool), np.zeros(slots, np.float32)
     if pieces:
         ids[:used] = np.concatenate([piece.ids for piece in pieces])
         mask[:used] = np.concatenate([piece.mask for piece in pieces])
+        weights[:used] = np.concatenate([counted(piece) for piece in pieces])
     cu_seqlens = np.full(PLACES + 1, slots, np.int32)
     cu_seqlens[: len(segments) + 1] = np.cumsum([0, *segments])
     example_ids = np.full(PLACES, -1, np.int64)
@@ -83,8 +86,14 @@ def assemble(pieces: Sequence[Piece], *, slots: int, pad_id: int, origin: str = 
         num_examples=len(pieces),
         num_supervised=int(mask.sum()),
         sum_sq_len=sum(length**2 for length in lengths),
+        loss_weights=weights if any(piece.weights is not None for piece in pieces) else None,
     )
     return Window(row=row, pieces=tuple(pieces), pad=pad, origin=origin)
+
+
+def counted(piece: Piece) -> Float32Array:
+    """What each token of a piece counts in the loss, whether or not the corpus has weights."""
+    return piece.mask.astype(np.float32) if piece.weights is None else piece.weights
 
 
 def owners(windows: Sequence[Window]) -> Tensor:
@@ -152,8 +161,13 @@ def _lengths(row: Row) -> list[int]:
 
 def _pieces(row: Row) -> list[Piece]:
     bounds = row.cu_seqlens[: row.num_examples + 1].tolist()
+    weights = row.loss_weights
     return [
-        Piece(ids=np.array(row.input_ids[start:end]), mask=np.array(row.loss_mask[start:end], dtype=bool))
+        Piece(
+            ids=np.array(row.input_ids[start:end]),
+            mask=np.array(row.loss_mask[start:end], dtype=bool),
+            weights=None if weights is None else np.array(weights[start:end]),
+        )
         for start, end in itertools.pairwise(bounds)
     ]
 
@@ -161,8 +175,13 @@ def _pieces(row: Row) -> list[Piece]:
 def _fit(pieces: Sequence[Piece], wanted: Sequence[int]) -> list[Piece]:
     """Pieces of exactly these lengths, taken in turn from the examples; where none is long enough, from all of them one behind the other."""
     ids, mask = np.concatenate([piece.ids for piece in pieces]), np.concatenate([piece.mask for piece in pieces])
+    weights = np.concatenate([counted(piece) for piece in pieces])
     repeats = -(-max(wanted) // len(ids))
-    whole = Piece(ids=np.tile(ids, repeats), mask=np.tile(mask, repeats))
+    whole = Piece(
+        ids=np.tile(ids, repeats),
+        mask=np.tile(mask, repeats),
+        weights=None if pieces[0].weights is None else np.tile(weights, repeats),
+    )
     cut = []
     for place, length in enumerate(wanted):
         in_turn = [pieces[(place + step) % len(pieces)] for step in range(len(pieces))]
@@ -177,4 +196,5 @@ def _around_targets(piece: Piece, length: int) -> Piece:
     start = min(max(wished, 0), len(piece) - length)
     mask = piece.mask[start : start + length].copy()
     mask[0] = False
-    return Piece(ids=piece.ids[start : start + length], mask=mask)
+    weights = None if piece.weights is None else piece.weights[start : start + length] * mask
+    return Piece(ids=piece.ids[start : start + length], mask=mask, weights=weights)

@@ -18,18 +18,19 @@ import torch
 
 from packer.order import permutation
 from packer.shards import Corpus, check_row
-from packer.types import BoolArray, Int32Array, Row
+from packer.types import BoolArray, Float32Array, Int32Array, Row
 from trainer.batch import Batch, Shape, make_batch
 from trainer.loader import StepPlan, StepWork
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """ids int32 [n], mask bool [n] (true where a token is a target), and where it lies: (row, place in it)."""
+    """ids int32 [n], mask bool [n] (true where a token is a target), where it lies: (row, place in it), and what targets count, float32 [n], where rows say."""
 
     ids: Int32Array
     mask: BoolArray
     at: tuple[int, int]
+    weights: Float32Array | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,7 +50,12 @@ def examples_of(row: Row, number: int) -> list[Example]:
     starts = row.cu_seqlens[: row.num_examples].tolist()
     spans = [slice(start, start + length) for start, length in zip(starts, row.lengths.tolist(), strict=True)]
     return [
-        Example(ids=row.input_ids[span], mask=row.loss_mask[span], at=(number, place))
+        Example(
+            ids=row.input_ids[span],
+            mask=row.loss_mask[span],
+            at=(number, place),
+            weights=None if row.loss_weights is None else row.loss_weights[span],
+        )
         for place, span in enumerate(spans)
     ]
 
@@ -80,7 +86,14 @@ def cut(lengths: Sequence[int], slots: int) -> list[range]:
 def padded_batch(examples: Sequence[Example], *, pad_id: int, weighted: bool, pin: bool) -> Batch:
     """B examples as B rows of L slots, L the longest, one behind the other in [1, B·L]; each line's padding is a segment of its own."""
     longest = max(map(len, examples))
-    shape = Shape(rows=len(examples), capacity=longest, max_segments=2, max_segment_len=longest, weighted=weighted)
+    shape = Shape(
+        rows=len(examples),
+        capacity=longest,
+        max_segments=2,
+        max_segment_len=longest,
+        weighted=weighted,
+        row_weights=any(example.weights is not None for example in examples),
+    )
     rows = [_line(example, longest, pad_id) for example in examples]
     return make_batch(
         rows, numbers=[example.at[0] for example in examples], weights=[True] * len(rows), shape=shape, pin=pin
@@ -108,6 +121,7 @@ def _line(example: Example, longest: int, pad_id: int) -> Row:
         example_ids=np.array([example.at[1], -1]),
         num_supervised=int(example.mask.sum()),
         sum_sq_len=length**2,
+        loss_weights=None if example.weights is None else np.concatenate([example.weights, np.zeros(rest, np.float32)]),
     )
 
 

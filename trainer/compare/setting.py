@@ -64,6 +64,7 @@ class Setting:
             max_segments=self.base.max_segments,
             max_segment_len=self.base.max_segment_len,
             weighted=config.loss_weighting == "example",
+            row_weights=self.base.corpus.manifest.weighted,
         )
 
 

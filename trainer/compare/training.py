@@ -36,7 +36,7 @@ _UNTIMED_SHARE, _UNTIMED_LEAST = 0.1, 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """losses: of each step, Σ cross-entropy ÷ targets, before its update. held_out: after the last. useful_tokens, slots, passes: of the whole run;
+    """losses: of each step, Σ cross-entropy ÷ targets, by the weights that rows have, before its update. held_out: after the last. useful_tokens, slots, passes: of the whole run;
     timed_tokens, timed_s: of the steps after the first ones. cost: of its first step, whose useful tokens are first_tokens; None where it was not asked for."""
 
     rung: str
@@ -107,7 +107,7 @@ def _train(
             work = ahead.get()
             first = work if first is None and costs else first
             result = one_step(trainee, work, setting, config)
-            losses.append(result.loss_sum / work.plan.supervised)
+            losses.append(result.loss_sum / work.plan.loss_weight)
             finite.append(result.finite)
             useful.append(sum(batch.useful_tokens for batch in work.passes))
             slots += sum(batch.shape.slots for batch in work.passes)

@@ -39,7 +39,8 @@ def cross_entropy_sum(
 
     hidden [T, H], weight [V, H], positions and targets int64 [K] of a length that never changes; what lies past `count` (a host integer) is never read.
     softcap c replaces logits x by c·tanh(x/c) (Gemma 2). Logits, softmax and sum are float32 (float64 where hidden is float64), and so is the scalar
-    that is given back. target_weights w float [K]: gives [2] instead, Σ wᵢ·(−log …) and, without a gradient, the plain sum. each [K]: is filled with every
+    that is given back. target_weights w float [K]: gives [2] instead, Σ wᵢ·(−log …) and, without a gradient, the plain sum; [2, K]: Σ of each line's
+    weights times that, of which only the first has a gradient. each [K]: is filled with every
     −log … by itself, up to `count`; the sum is the same bits with it and without. With count 0 the sum is 0, still connected to hidden and weight, so that a
     sharded model's backward hooks run on this rank too. Its backward pass runs once: it gives its memory away.
     """
@@ -91,8 +92,11 @@ class _CrossEntropySum(torch.autograd.Function):
             losses = total.log() + top - chosen
             if each is not None:
                 each[start:end] = losses[:, 0]
-            factors = None if target_weights is None else target_weights[start:end, None].to(dtype)
-            loss += losses.sum() if factors is None else torch.stack([(factors * losses).sum(), losses.sum()])
+            factors = None if target_weights is None else target_weights[..., start:end, None].to(dtype)
+            counted = losses
+            if factors is not None and factors.dim() == 3:
+                factors, counted = factors[0], factors[1] * losses
+            loss += losses.sum() if factors is None else torch.stack([(factors * losses).sum(), counted.sum()])
             if grad_hidden is None or grad_weight is None:
                 continue
             grad = logits.div_(total)

@@ -130,7 +130,7 @@ def _pass(config: PlanConfig, rows: Rows) -> Pass:
         tokens=config.micro_rows * rows.capacity,
         segments=config.micro_rows * rows.segments,
         supervised=config.micro_rows * rows.supervised,
-        weighted=config.loss_weighting == "example",
+        weighted=config.loss_weighting == "example" or rows.row_weights,
     )
 
 
@@ -146,6 +146,7 @@ def _setting(config: PlanConfig, rows: Rows, *, holders: int, head: tuple[int, .
         max_segments=rows.max_segments,
         max_segment_len=rows.capacity,
         weighted=config.loss_weighting == "example",
+        row_weights=rows.row_weights,
     )
     # On a CPU the loss makes its factors float32 first: the head, and the hidden states.
     widened = (head[0] + shape.slots) * head[1] * 4 if config.device == "cpu" and dtype == torch.bfloat16 else 0

@@ -23,13 +23,15 @@ _SLOTS_A_SEGMENT = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """What a pass is made of. segments: in a row, the pad tail counted; supervised: targets in the row that has most. max_segments: places for them."""
+    """What a pass is made of. segments: in a row, the pad tail counted; supervised: targets in the row that has most. max_segments: places for them.
+    row_weights: whether targets have weights of their own."""
 
     capacity: int
     segments: int
     supervised: int
     max_segments: int
     vocabulary: int
+    row_weights: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +87,7 @@ def rows_of(config: PlanConfig, prepared: Prepared | None) -> Rows:
         supervised=int(corpus.column("num_supervised").max()),
         max_segments=prepared.max_segments,
         vocabulary=max(manifest.max_token_id, manifest.pad_id) + 1,
+        row_weights=manifest.weighted,
     )
 
 

@@ -19,7 +19,7 @@ from packer.order import permutation
 from packer.shards import Corpus
 from packer.types import Int32Array, Row
 from trainer.batch import Batch, Shape, make_batch
-from trainer.loader import StepPlan, StepWork
+from trainer.loader import StepPlan, StepWork, weigh
 
 EXAMPLES = 4
 _SLOTS = 64  # a pass has a multiple of these
@@ -46,12 +46,13 @@ def padded_steps(
     for plan, share in zip(plans, shares, strict=True):
         batches = [share[at : at + EXAMPLES] for at in range(0, len(share), EXAMPLES)]
         drawn = [pad_together([examples[int(each)] for each in batch], pad=corpus.manifest.pad_id) for batch in batches]
-        with_targets = sum(int(mask.any()) for row in drawn for mask in row.loss_mask.reshape(row.num_segments, -1))
+        counted, weight = weigh(drawn)
         yield StepWork(
             plan=replace(
                 plan,
                 supervised=sum(row.num_supervised for row in drawn),
-                examples=with_targets if weighted else None,
+                examples=counted if weighted else None,
+                weight=None if plan.weight is None else weight,
             ),
             passes=tuple(_pass(row, weighted=weighted, pin=pin) for row in drawn),
         )
@@ -64,6 +65,7 @@ def _pass(row: Row, *, weighted: bool, pin: bool) -> Batch:
         max_segments=row.num_segments,
         max_segment_len=len(row.input_ids) // row.num_segments,
         weighted=weighted,
+        row_weights=row.loss_weights is not None,
     )
     return make_batch([row], numbers=[0], weights=[True], shape=shape, pin=pin)
 
@@ -74,10 +76,13 @@ def pad_together(examples: Sequence[tuple[Row, int]], *, pad: int) -> Row:
     count, side = len(examples), side_length(lengths.tolist())
     ids = np.full((count, side), pad, dtype=np.int32)
     mask = np.zeros((count, side), dtype=bool)
+    weights = np.zeros((count, side), dtype=np.float32)
     for at, (row, place) in enumerate(examples):
         first = int(row.cu_seqlens[place])
         inside = slice(first, first + int(lengths[at]))
         ids[at, : lengths[at]], mask[at, : lengths[at]] = row.input_ids[inside], row.loss_mask[inside]
+        if row.loss_weights is not None:
+            weights[at, : lengths[at]] = row.loss_weights[inside]
     positions: Int32Array = np.tile(np.arange(side, dtype=np.int32), count)
     return Row(
         input_ids=ids.reshape(-1),
@@ -90,4 +95,5 @@ def pad_together(examples: Sequence[tuple[Row, int]], *, pad: int) -> Row:
         num_supervised=int(mask.sum()),
         sum_sq_len=count * side**2,
         example_lens=lengths,
+        loss_weights=None if examples[0][0].loss_weights is None else weights.reshape(-1),
     )

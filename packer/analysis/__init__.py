@@ -1,0 +1,1 @@
+"""What is measured of a finished folder: numbers, no printing."""
