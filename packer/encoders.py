@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -66,41 +66,61 @@ class Reference:
         return Flat(ids=ids, offsets=offsets)
 
 
-class Splintr:
-    """splintr-rs, from the same description (which has no post-processor: `Tokenizer` takes it off).
+class _Fast:
+    """What the fast encoders share: texts that they are known to encode differently go to the reference."""
 
-    Its tables of Unicode are newer than those of tokenizers, which leave the order of marks added after Unicode 10 alone. So it gets no text that NFC
-    may change: those go to the reference.
-    """
+    _inner: Any
+    _only_nfc = False
 
     def __init__(self, backend: Backend) -> None:
-        import splintr
-
-        description = backend.to_str()
-        self._only_nfc = describe(backend.normalizer) == {"type": "NFC"}
-        if self._only_nfc:
-            description = description.replace('"normalizer":{"type":"NFC"}', '"normalizer":null', 1)
-        self._inner = splintr.from_json_bytes(description.encode())
         self._reference = Reference(backend)
 
     def encode(self, texts: Sequence[str]) -> Flat:
-        changed = [place for place, text in enumerate(texts) if self._only_nfc and not _is_nfc(text)]
-        if changed:
+        differing = [place for place, text in enumerate(texts) if not text.isascii() and self._differs(text)]
+        if differing:
+            by_reference = self._reference.encode([texts[place] for place in differing])
             texts = list(texts)
-            by_reference = self._reference.encode([texts[place] for place in changed])
-            for place in changed:
+            for place in differing:
                 texts[place] = ""
         ids, offsets = self._inner.encode_batch_flat(list(texts))
         flat = Flat(
             ids=np.frombuffer(ids, dtype="<u4").view("<i4"),
             offsets=np.frombuffer(offsets, dtype="<u8").astype(np.int64),
         )
-        return _inserted(flat, changed, by_reference) if changed else flat
+        return _inserted(flat, differing, by_reference) if differing else flat
+
+    def _differs(self, text: str) -> bool:
+        # Whether (?i:'s) takes a long s, on which the engines of regular expressions differ. Python's tables leave alone what older ones do: those
+        # only know fewer marks to move or compose.
+        return "'ſ" in text or (self._only_nfc and not unicodedata.is_normalized("NFC", text))
 
 
-def _is_nfc(text: str) -> bool:
-    """Whether NFC leaves a text as it is, under Python's tables and so under older ones: these only know fewer marks to move or compose."""
-    return text.isascii() or unicodedata.is_normalized("NFC", text)
+class Splintr(_Fast):
+    """splintr-rs, from the same description (which has no post-processor: `Tokenizer` takes it off).
+
+    Its tables of Unicode are newer than those of tokenizers, which leave the order of marks added after Unicode 10 alone. So it gets no text that NFC
+    may change.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        import splintr
+
+        super().__init__(backend)
+        description = backend.to_str()
+        self._only_nfc = describe(backend.normalizer) == {"type": "NFC"}
+        if self._only_nfc:
+            description = description.replace('"normalizer":{"type":"NFC"}', '"normalizer":null', 1)
+        self._inner = splintr.from_json_bytes(description.encode())
+
+
+class Fastokens(_Fast):
+    """fastokens, likewise; its tables of Unicode are those of tokenizers."""
+
+    def __init__(self, backend: Backend) -> None:
+        import fastokens
+
+        super().__init__(backend)
+        self._inner = fastokens.Tokenizer.from_json_str(backend.to_str())
 
 
 def _inserted(flat: Flat, places: Sequence[int], others: Flat) -> Flat:
@@ -109,22 +129,6 @@ def _inserted(flat: Flat, places: Sequence[int], others: Flat) -> Flat:
     lengths[places] = np.diff(others.offsets)
     at = np.repeat(flat.offsets[places], lengths[places])
     return Flat(ids=np.insert(flat.ids, at, others.ids), offsets=np.concatenate(([0], np.cumsum(lengths))))
-
-
-class Fastokens:
-    """fastokens, likewise."""
-
-    def __init__(self, backend: Backend) -> None:
-        import fastokens
-
-        self._inner = fastokens.Tokenizer.from_json_str(backend.to_str())
-
-    def encode(self, texts: Sequence[str]) -> Flat:
-        ids, offsets = self._inner.encode_batch_flat(list(texts))
-        return Flat(
-            ids=np.frombuffer(ids, dtype="<u4").view("<i4"),
-            offsets=np.frombuffer(offsets, dtype="<u8").astype(np.int64),
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

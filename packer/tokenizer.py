@@ -59,10 +59,12 @@ class Tokenizer:
         self.special_tokens = {
             key: str(value) for key, value in inner.special_tokens_map.items() if isinstance(value, str)
         }
-        self.vocab_size = 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
         self.added_tokens = {
             token_id: token.content for token_id, token in self._backend.get_added_tokens_decoder().items()
         }
+        # Once: a large one takes a tenth of a second to get.
+        vocabulary = self._backend.get_vocab(with_added_tokens=False)
+        self.vocab_size = 1 + max((*vocabulary.values(), *self.added_tokens))
         self.special_added = frozenset(
             token.content for token in self._backend.get_added_tokens_decoder().values() if token.special
         )
@@ -72,7 +74,7 @@ class Tokenizer:
         self.eos_text: str | None = inner.eos_token
         self.pad_id = _pad_id(inner, name)
         # A running sum of these gives every token's place without asking the encoder for offsets.
-        self.byte_lengths = _byte_lengths(self._backend, self.vocab_size)
+        self.byte_lengths = _byte_lengths(self._backend, vocabulary, self.vocab_size)
         self._encoder: Encoder = Reference(self._backend)
         self._literal = LiteralEncoder(self._backend)
 
@@ -218,7 +220,7 @@ def _pad_id(inner: PreTrainedTokenizerFast, name: str) -> int:
     )
 
 
-def _byte_lengths(backend: Backend, vocab_size: int) -> Int64Array | None:
+def _byte_lengths(backend: Backend, vocabulary: dict[str, int], vocab_size: int) -> Int64Array | None:
     """int64 [vocab_size]: the UTF-8 bytes that each id stands for; None where the vocabulary is not byte-level.
 
     In a byte-level vocabulary each character stands for one byte, so a token's length in characters is its length in bytes; added tokens stand for themselves.
@@ -232,7 +234,6 @@ def _byte_lengths(backend: Backend, vocab_size: int) -> Int64Array | None:
         # Another normalizer may change the text and keep its length.
         return None
     lengths = np.zeros(vocab_size, dtype=np.int64)
-    vocabulary = backend.get_vocab(with_added_tokens=False)
     lengths[list(vocabulary.values())] = [len(token) for token in vocabulary]
     for token_id, token in backend.get_added_tokens_decoder().items():
         lengths[token_id] = len(token.content.encode())

@@ -51,6 +51,8 @@ _FIXED = (
     # Contractions in both cases, with both apostrophes, after letters, digits, blanks.
     "It's it'S IT'LL we'Ve I'm I'D can't you're 's 'll don’t he’s o'clock 5's 'tis x'sy '’s ''s a'ſ",
     *("x" + "7" * length + "," + "9" * length for length in range(1, 8)),
+    # A long s is an s to some engines that ignore case. It shows only where its bytes are merged with those that follow.
+    "".join(f"'ſ{letter}" for letter in "abeinorstuzéßжαאعकनपबरहাกあカ中한ｱ"),
     # Seams: runs of blanks in front of everything that may take the last of them.
     *(
         "".join("x" + blank * length + after for length in (1, 2, 3, 4, 7, 8, 15, 16, 17, 33) for after in "a1.\n中")

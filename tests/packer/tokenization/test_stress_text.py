@@ -97,18 +97,21 @@ def test_a_fast_encoder_that_is_used_is_equal_on_random_texts(
     assert ids_of(chosen.encoder.encode(texts)) == expected
 
 
-def test_without_a_route_for_texts_that_nfc_changes_splintr_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("splintr")
-    assert choose_encoder("splintr", tiny().backend).name == "splintr"
-    # To splintr everything is normal then, and it normalizes nothing.
-    monkeypatch.setattr(encoders, "_is_nfc", lambda _: True)
+@pytest.mark.parametrize("name", ["splintr", "fastokens"])
+def test_without_a_route_for_what_it_encodes_differently_an_encoder_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: Literal["splintr", "fastokens"]
+) -> None:
+    """Texts that NFC changes (splintr), and a long s behind an apostrophe (both)."""
+    pytest.importorskip(name)
+    assert choose_encoder(name, tiny().backend).name == name
+    monkeypatch.setattr(encoders._Fast, "_differs", lambda *_: False)
     with pytest.raises(UserError, match="differs from tokenizers on"):
-        choose_encoder("splintr", tiny().backend)
+        choose_encoder(name, tiny().backend)
 
 
 def test_texts_that_nfc_changes_keep_their_places_among_the_others() -> None:
     pytest.importorskip("splintr")
-    texts = ["e\u0301", "plain", "", "a\u1dfa\u0345b", "é", "\U00016d63\U00016d67\U00016d67", "e\u0301 e\u0301"]
+    texts = ["e\u0301", "plain", "'ſक", "", "a\u1dfa\u0345b", "é", "\U00016d63\U00016d67\U00016d67", "e\u0301 e\u0301"]
     expected = [tiny().backend.encode(text, add_special_tokens=False).ids for text in texts]
     for some in (texts, texts[::-1], texts[:1], texts[1:3], texts[2:4]):
         wanted = [expected[texts.index(text)] for text in some]
