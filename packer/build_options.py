@@ -38,6 +38,10 @@ def options_of(manifest: Manifest, out: Path) -> BuildConfig:
             format=options["format"],  # type: ignore[arg-type]
             empty_answers=options["empty_answers"],  # type: ignore[arg-type]
             control_tokens=options["control_tokens"],  # type: ignore[arg-type]
+            reasoning=options.get("reasoning", "template"),  # type: ignore[arg-type]
+            template_arg=tuple(
+                f"{name}={json.dumps(value)}" for name, value in json.loads(options.get("template_args", "{}")).items()
+            ),
             train_on=options["train_on"],  # type: ignore[arg-type]
             template_date=datetime.date.fromisoformat(date) if date else None,
         )

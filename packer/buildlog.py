@@ -21,7 +21,7 @@ LOG_NAME = "build-log.json"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
     """What made the tokens: the encoder and why it, and where tokenizer (empty: on the hub), chat template (empty: the tokenizer's own) and sources lay
-    (absolute paths, addresses, hub names). not_read: lines about files of the sources' folders that are no data.
+    (absolute paths, addresses, hub names). not_read: lines about files of the sources' folders that are no data. remarks: lines about the template.
     """
 
     encoder: str
@@ -30,6 +30,7 @@ class Provenance:
     chat_template_path: str
     sources: tuple[str, ...]
     not_read: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def build_log(config: BuildConfig, provenance: Provenance, *, started: float, seconds: Mapping[str, float]) -> str:

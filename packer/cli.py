@@ -15,7 +15,7 @@ from packer.cli_values import choice, segments, share
 from packer.completion import files, folders
 from packer.console import Commands, cache_option, config_option, context_settings, resolved_toml, voice_options
 from packer.errors import UserError
-from packer.words import EmptyAnswers, EncoderName, EngineName, Format, Overlong, Policy, Strategy, TrainOn
+from packer.words import EmptyAnswers, EncoderName, EngineName, Format, Overlong, Policy, Reasoning, Strategy, TrainOn
 
 
 @click.group(cls=Commands, context_settings=context_settings("PACKER"))
@@ -154,6 +154,23 @@ def _date(text: object) -> datetime.date | None:
     default="drop",
     help="Conversations longer than a row: drop (counted), truncate (whole turns off the end), split or error.",
 )
+@click.option(
+    "--reasoning",
+    type=choice(Reasoning),
+    default="template",
+    help="Reasoning in the data: template (as the template prints it; what it leaves out is counted), every-turn (each turn an example of its own, "
+    "with its reasoning), context (printed, not trained on) or strip (removed).",
+)
+@click.option(
+    "--template-arg",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Argument of the chat template, e.g. enable_thinking=false; a JSON value or text. A row's own chat_template_kwargs go before it. Repeatable.",
+)
+@click.option(
+    "--max-unprinted",
+    help="Fail if the template leaves out more than this share of the tokens.  [default: 1% of all but reasoning]",
+)
 @click.option("--max-loss", default="1%", help="Fail if more than this share of conversations or tokens is left out.")
 @click.option(
     "--encoder",
@@ -209,10 +226,12 @@ def build(
 
     if not out:
         raise UserError("--out: no folder was given", "write one behind it: -o data/packed")
+    unprinted = options.pop("max_unprinted")
     config = BuildConfig(
         datasets=dataset,
         out=Path(out),
         eval_fraction=share(str(options.pop("eval_fraction")), "--eval-fraction"),
+        max_unprinted=None if unprinted is None else share(str(unprinted), "--max-unprinted"),
         max_loss=share(str(options.pop("max_loss")), "--max-loss"),
         max_segments=segments(str(options.pop("max_segments"))),
         template_date=_date(options.pop("template_date")),

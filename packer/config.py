@@ -11,13 +11,24 @@ from fractions import Fraction
 from pathlib import Path
 from typing import get_args
 
+from packer.conversation import Json
 from packer.errors import UserError
 from packer.formats import Layout
 from packer.render import Policies
 from packer.schema import CAPACITY_MULTIPLE, ROWS_PER_BATCH, SEGMENTS_MULTIPLE
 from packer.sources.column_map import ColumnMap
 from packer.tokenizer import DEFAULT_TOKENIZER
-from packer.words import EmptyAnswers, EncoderName, EngineName, Format, Overlong, Policy, Strategy, TrainOn
+from packer.words import (
+    EmptyAnswers,
+    EncoderName,
+    EngineName,
+    Format,
+    Overlong,
+    Policy,
+    Reasoning,
+    Strategy,
+    TrainOn,
+)
 from packer.wrong_use import no_such_choice
 
 _SHARD_BYTES = 256 << 20
@@ -53,6 +64,9 @@ class BuildConfig:
     strategy: Strategy = "optimal"
     train_on: TrainOn = "assistant"
     control_tokens: Policy = "split"
+    reasoning: Reasoning = "template"
+    template_arg: tuple[str, ...] = ()
+    max_unprinted: Fraction | None = None
     overlong: Overlong = "drop"
     max_loss: Fraction = Fraction(1, 100)
     encoder: EncoderName = "auto"
@@ -108,6 +122,21 @@ class BuildConfig:
             raise UserError(f"--seed {self.seed}: must be 0 or more", "try --seed 0")
         if self.ray_address and self.engine != "ray":
             raise UserError(f"--ray-address {self.ray_address}: only --engine ray has a cluster", "add --engine ray")
+        if self.max_unprinted is not None and not 0 <= self.max_unprinted <= 1:
+            raise UserError(
+                f"--max-unprinted {float(self.max_unprinted):.0%}: must be from 0% to 100%", "try --max-unprinted 1%"
+            )
+        for text in self.template_arg:
+            name, equals, _ = text.partition("=")
+            if not equals or not name.isidentifier():
+                raise UserError(
+                    f"--template-arg {text}: not a name and a value", "write --template-arg enable_thinking=false"
+                )
+        if self.reasoning == "every-turn" and self.train_on == "all":
+            raise UserError(
+                "--reasoning every-turn trains on each turn once, and --train-on all would train on every message several times",
+                "leave one of them out",
+            )
         for name, weight in self.mix:
             if weight <= 0:
                 raise UserError(
@@ -122,6 +151,7 @@ class BuildConfig:
             ("--encoder", self.encoder, get_args(EncoderName)),
             ("--empty-answers", self.empty_answers, get_args(EmptyAnswers)),
             ("--control-tokens", self.control_tokens, get_args(Policy)),
+            ("--reasoning", self.reasoning, get_args(Reasoning)),
             ("--engine", self.engine, get_args(EngineName)),
         ):
             if value not in known:
@@ -149,7 +179,21 @@ class BuildConfig:
     def policies(self) -> Policies:
         """Those of the options that decide what a conversation is and what of it is learnt."""
         layout = Layout(format=self.format, column=self.column, map=self.map, empty_answers=self.empty_answers)
-        return Policies(layout=layout, train_on=self.train_on, control_tokens=self.control_tokens)
+        return Policies(
+            layout=layout, train_on=self.train_on, control_tokens=self.control_tokens, reasoning=self.reasoning
+        )
+
+    @property
+    def template_args(self) -> dict[str, Json]:
+        """--template-arg NAME=VALUE as the template sees them: a value that is JSON is that value, any other is text."""
+        args: dict[str, Json] = {}
+        for text in self.template_arg:
+            name, _, value = text.partition("=")
+            try:
+                args[name] = json.loads(value)
+            except ValueError:
+                args[name] = value
+        return args
 
     def row_options(self) -> dict[str, str | int]:
         """The options that can change a row, as the manifest keeps them (integers and strings only)."""
@@ -164,6 +208,9 @@ class BuildConfig:
             "overlong": self.overlong,
             "template_date": str(self.template_date or ""),
             "train_on": self.train_on,
+            # Named only where they are not what they were before there was an option.
+            **({"reasoning": self.reasoning} if self.reasoning != "template" else {}),
+            **({"template_args": json.dumps(self.template_args, sort_keys=True)} if self.template_arg else {}),
             # Named only where it changes the columns of a shard.
             **({"align": self.align} if self.align > 1 else {}),
             # As JSON, since a column's name may hold any character.

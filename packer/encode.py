@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from packer.conversation import Rejected
+from packer.conversation import Json, Rejected
 from packer.encoders import make_encoder
 from packer.parts import RawPart
-from packer.render import Example, Policies, Renderer
+from packer.render import Example, Policies, Renderer, make_renderer
 from packer.sources.raw_row import NotJsonError, parsed
-from packer.template import ChatTemplate
 from packer.token_part import PartHead, Reject, TokenPart, part_name, write_part
 from packer.tokenizer import load_tokenizer
 from packer.types import Int32Array
@@ -35,8 +34,9 @@ class EncodeSettings:
 
     folder: Path
     tokenizer: str
-    template: str
+    templates: tuple[str, ...]
     template_date: datetime.date | None
+    template_args: Mapping[str, Json]
     policies: Policies
     encoder: str
 
@@ -45,8 +45,10 @@ def make_part_writer(settings: EncodeSettings) -> Callable[[RawPart], int]:
     """Loads the tokenizer, compiles the template, probes it, and returns the function that writes parts."""
     tokenizer = load_tokenizer(settings.tokenizer)
     tokenizer.use(make_encoder(settings.encoder, tokenizer.backend))
-    template = ChatTemplate(settings.template, special_tokens=tokenizer.special_tokens, date=settings.template_date)
-    return part_writer(Renderer(tokenizer, template, settings.policies), settings.folder)
+    renderer = make_renderer(
+        tokenizer, settings.templates, settings.policies, date=settings.template_date, args=settings.template_args
+    )
+    return part_writer(renderer, settings.folder)
 
 
 def part_writer(renderer: Renderer, folder: Path) -> Callable[[RawPart], int]:

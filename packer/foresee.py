@@ -13,7 +13,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -23,10 +23,11 @@ from packer.conversation import Rejected
 from packer.encode import outcomes
 from packer.encoders import EncoderDiffersError, reference
 from packer.formats import Layout
-from packer.inputs import Found, find
+from packer.inputs import Found, find, template_lines
+from packer.intake import nested
 from packer.probe import messages
 from packer.readers import rows_of, size_of, stored_size
-from packer.render import Example, Renderer
+from packer.render import Example, Renderer, make_renderer
 from packer.schema import position_dtype
 from packer.show import Piece, control_texts, pieces
 from packer.source import SourceSpec
@@ -77,6 +78,7 @@ class Sample:
     tokens: int
     supervised: int
     seconds: float
+    notes: Mapping[str, Mapping[str, int]]
     is_all: bool
 
 
@@ -96,10 +98,11 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Foresight:
-    """not_read: lines about what would not be read. probe: the probe conversation as it would be learnt; controls: texts of all control tokens. estimate: None, and `unknown` says why."""
+    """not_read: lines about what would not be read. remarks: about the template. probe: the probe conversation as it would be learnt; controls: texts of all control tokens. estimate: None, and `unknown` says why."""
 
     sources: tuple[SourceSeen, ...]
     not_read: tuple[str, ...]
+    remarks: tuple[str, ...]
     tokenizer: str
     vocabulary: int
     encoder: str
@@ -120,6 +123,7 @@ def foresee(config: BuildConfig) -> Foresight:
     return Foresight(
         sources=seen,
         not_read=(*found.not_read, *(line_about(one, count=False) for one in found.left_out)),
+        remarks=template_lines(config, found.renderer),
         tokenizer=found.tokenizer.name,
         vocabulary=found.tokenizer.vocab_size,
         encoder=f"{found.encoder.name} ({found.encoder.reason})",
@@ -133,7 +137,10 @@ def foresee(config: BuildConfig) -> Foresight:
 
 def _probe(config: BuildConfig, found: Found) -> tuple[Piece, ...]:
     """The probe conversation under the policies asked for, whatever columns the data has."""
-    renderer = Renderer(found.tokenizer, found.template, replace(config.policies, layout=Layout()))
+    policies = replace(config.policies, layout=Layout())
+    renderer = make_renderer(
+        found.tokenizer, found.templates, policies, date=config.template_date, args=config.template_args
+    )
     example = renderer.examples([{"messages": messages()}])[0]
     return tuple(pieces(found.tokenizer, example.ids, example.loss_mask)) if isinstance(example, Example) else ()
 
@@ -181,6 +188,7 @@ def _encode(config: BuildConfig, found: Found, taken: Sequence[_Taken]) -> Sampl
         tokens=tokens,
         supervised=supervised,
         seconds=seconds,
+        notes=nested(sum((one.notes for one in made if isinstance(one, Example)), Counter())),
         is_all=all(one.whole for one in taken),
     )
 

@@ -6,6 +6,7 @@ if (manifest := finished(config, origin(config, inputs))) is not None: ...      
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,9 @@ from packer.manifest import Source, SourceFile
 from packer.manifest import Tokenizer as TokenizerEntry
 from packer.origin import Origin
 from packer.readers import digest
-from packer.render import Renderer
+from packer.render import Renderer, make_renderer
 from packer.source import SourceSpec
 from packer.sources.chosen_splits import LeftOut, line_about
-from packer.template import ChatTemplate
 from packer.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -37,7 +37,7 @@ class Inputs:
     sources: tuple[SourceSpec, ...]
     entries: tuple[Source, ...]
     tokenizer: Tokenizer
-    template: str
+    templates: tuple[str, ...]
     renderer: Renderer
     encoder: Chosen
     stamps: tuple[tuple[int, ...], ...]
@@ -53,7 +53,7 @@ class Found:
     not_read: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
     tokenizer: Tokenizer
-    template: ChatTemplate
+    templates: tuple[str, ...]
     renderer: Renderer
     encoder: Chosen
 
@@ -86,9 +86,13 @@ def find(config: BuildConfig) -> Found:
         template = tokenizer.chat_template or ""
     if not template:
         raise UserError(f"--tokenizer {config.tokenizer}: has no chat template", "give one with --chat-template FILE")
+    templates: tuple[str, ...] = (template,)
+    if config.chat_template is None and tokenizer.tool_template:
+        templates = (template, tokenizer.tool_template)
     try:
-        chat_template = ChatTemplate(template, special_tokens=tokenizer.special_tokens, date=config.template_date)
-        renderer = Renderer(tokenizer, chat_template, config.policies)
+        renderer = make_renderer(
+            tokenizer, templates, config.policies, date=config.template_date, args=config.template_args
+        )
     except UserError as error:
         if config.chat_template is None:
             raise
@@ -106,7 +110,7 @@ def find(config: BuildConfig) -> Found:
         not_read=opened.not_read,
         left_out=opened.left_out,
         tokenizer=tokenizer,
-        template=chat_template,
+        templates=templates,
         renderer=renderer,
         encoder=chosen,
     )
@@ -133,7 +137,7 @@ def resolve(config: BuildConfig) -> Inputs:
         sources=found.sources,
         entries=entries,
         tokenizer=found.tokenizer,
-        template=found.template.source,
+        templates=found.templates,
         renderer=found.renderer,
         encoder=found.encoder,
         stamps=stamps,
@@ -156,8 +160,9 @@ def encode_settings(config: BuildConfig, inputs: Inputs) -> EncodeSettings:
     return EncodeSettings(
         folder=out / "tokens",
         tokenizer=str(out / "tokenizer"),
-        template=inputs.template,
+        templates=inputs.templates,
         template_date=config.template_date,
+        template_args=config.template_args,
         policies=config.policies,
         encoder=inputs.encoder.name,
     )
@@ -167,7 +172,7 @@ def token_keys(config: BuildConfig, inputs: Inputs) -> list[str]:
     """What decides the parts of each source in the token store."""
     tokenizer_digest = inputs.tokenizer.digest
     return [
-        token_key(config, entry, tokenizer_digest=tokenizer_digest, template=inputs.template)
+        token_key(config, entry, tokenizer_digest=tokenizer_digest, template=digest_words(inputs.templates))
         for entry in inputs.entries
     ]
 
@@ -195,7 +200,7 @@ def origin(config: BuildConfig, inputs: Inputs) -> Origin:
     return Origin(
         sources=inputs.entries,
         tokenizer=TokenizerEntry(name=tokenizer.name, revision=tokenizer.revision, digest=tokenizer.digest),
-        chat_template=digest_words([inputs.template]),
+        chat_template=digest_words(inputs.templates),
         method=inputs.renderer.method,
         stop_ids=inputs.renderer.stop_ids,
         pad_id=tokenizer.pad_id,
@@ -213,7 +218,20 @@ def provenance(config: BuildConfig, inputs: Inputs) -> Provenance:
         chat_template_path=str(config.chat_template.resolve()) if config.chat_template else "",
         sources=tuple(_where(spec) for spec in inputs.sources),
         not_read=inputs.not_read,
+        remarks=(*inputs.renderer.remarks, *template_lines(config, inputs.renderer)),
     )
+
+
+def template_lines(config: BuildConfig, renderer: Renderer) -> tuple[str, ...]:
+    """What of the template the data does not decide, for the report."""
+    lines = []
+    if config.template_args:
+        lines.append(
+            "template arguments: " + ", ".join(f"{k}={json.dumps(v)}" for k, v in config.template_args.items())
+        )
+    if renderer.written_first:
+        lines.append(f"the template itself writes before the first message: {renderer.written_first}")
+    return tuple(lines)
 
 
 def _where(spec: SourceSpec) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
+from packer.chat.unprinted import NOT_PRINTED
 from packer.config import BuildConfig
 from packer.errors import GateError, UserError
 from packer.ledger import Books
@@ -25,10 +26,12 @@ from packer.mix import copies
 from packer.overlong import cut, targets
 from packer.sources.column_map import NOT_READ
 from packer.token_part import PartHead, Reject, TokenPart
-from packer.types import Int32Array
+from packer.types import Int32Array, Int64Array
 from packer.words import Format
 from packer.wrong_use import nearest
 
+# What is lost of an over-long example of which a part goes in, by policy.
+_CUT_OFF = {"truncate": "truncated", "split": "split_off"}
 # What to do where no row has the columns of the format asked for.
 _COLUMN_HINTS: dict[Format, str] = {
     "auto": "name the column that holds the messages with --column, or others with --map, as in "
@@ -102,47 +105,69 @@ class Intake:
         )
 
     def _stretches(self, part: TokenPart, drawn: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(conversation, start, end, piece) of what goes in, once each: nearly always each conversation whole. Entered in the books."""
+        """(example, start, end, piece) of what goes in, once each: nearly always each example whole. Entered in the books.
+
+        A conversation is one example, or one per assistant turn; it is in where any of them is. piece counts through all of a conversation's.
+        """
         lengths = part.lengths.astype(np.int64)
         fits = lengths <= self._config.capacity
-        self.books.leave_out(conversations=int((drawn == 0).sum()))
+        begins = np.concatenate([[True], part.rows[1:] != part.rows[:-1]])[: len(lengths)]
+        conversation = np.cumsum(begins) - 1
         whole = np.flatnonzero((drawn > 0) & fits)
-        self.books.take(conversations=len(whole), tokens=int((lengths * drawn)[whole].sum()))
-        table = [np.stack([whole, np.zeros_like(whole), lengths[whole], np.zeros_like(whole)])]
-        for place in np.flatnonzero((drawn > 0) & ~fits).tolist():
-            kept = np.array(self._pieces(part, place, int(drawn[place])), dtype=np.int64).reshape(-1, 2)
-            table.append(np.stack([np.full(len(kept), place), kept[:, 0], kept[:, 1], np.arange(len(kept))]))
+        cuts = {place: self._cuts(part, place) for place in np.flatnonzero((drawn > 0) & ~fits).tolist()}
+        is_in = np.zeros(int(begins.sum()), dtype=bool)
+        is_in[conversation[whole]] = True
+        is_in[conversation[[place for place, kept in cuts.items() if kept]]] = True
+        self.books.leave_out(conversations=int((drawn[begins] == 0).sum()))
+        self.books.take(conversations=int(is_in.sum()), tokens=int((lengths * drawn)[whole].sum()))
+        table = [np.stack([whole, np.zeros_like(whole), lengths[whole]])]
+        lost: dict[tuple[int, str], int] = {}
+        for place, kept in cuts.items():
+            copies, inside = int(drawn[place]), sum(end - start for start, end in kept)
+            if inside:
+                self.books.take(conversations=0, tokens=copies * inside)
+                table.append(np.array([(place, start, end) for start, end in kept], dtype=np.int64).T)
+            if missing := copies * (int(lengths[place]) - inside):
+                key = (
+                    int(conversation[place]),
+                    _CUT_OFF.get(self._config.overlong, "overlong") if inside else "overlong",
+                )
+                lost[key] = lost.get(key, 0) + missing
+        for (number, reason), tokens in lost.items():
+            if is_in[number]:
+                self.books.lose_part(reason, tokens=tokens)
+            else:
+                self._lose_overlong(part, np.flatnonzero(conversation == number), tokens)
         joined = np.concatenate(table, axis=1)
-        return tuple(joined[:, np.argsort(joined[0], kind="stable")])
+        of, start, end = joined[:, np.argsort(joined[0], kind="stable")]
+        owner = conversation[of]
+        first = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]])[: len(owner)])
+        piece = np.arange(len(owner)) - np.repeat(first, np.diff(np.append(first, len(owner))))
+        return of, start, end, piece
 
-    def _pieces(self, part: TokenPart, place: int, copies: int) -> list[tuple[int, int]]:
-        """The pieces of one over-long conversation that go in, entered in the books; none where it is left out."""
-        policy, length = self._config.overlong, int(part.lengths[place])
+    def _cuts(self, part: TokenPart, place: int) -> list[tuple[int, int]]:
+        """The stretches of one over-long example that go in; none where it is left out."""
         turn_ends = part.turn_ends[int(part.turn_offsets[place]) : int(part.turn_offsets[place + 1])]
-        cuts = cut(length=length, turn_ends=turn_ends, capacity=self._config.capacity, policy=policy)
+        cuts = cut(
+            length=int(part.lengths[place]),
+            turn_ends=turn_ends,
+            capacity=self._config.capacity,
+            policy=self._config.overlong,
+        )
         mask = self._mask(part, place)
-        kept = [(start, end) for start, end in cuts if targets(mask, start, end)]
-        if not kept:
-            self._lose_overlong(part, place, copies)
-            return []
-        inside = sum(end - start for start, end in kept)
-        self.books.take(conversations=1, tokens=copies * inside)
-        if inside < length:
-            self.books.lose_part(
-                "truncated" if policy == "truncate" else "split_off", tokens=copies * (length - inside)
-            )
-        return kept
+        return [(start, end) for start, end in cuts if targets(mask, start, end)]
 
     def _mask(self, part: TokenPart, place: int) -> np.ndarray:
         return part.mask(int(part.offsets[place]), int(part.offsets[place + 1]))
 
-    def _lose_overlong(self, part: TokenPart, place: int, copies: int) -> None:
-        where, length = part.places[place].as_py(), int(part.lengths[place])
+    def _lose_overlong(self, part: TokenPart, examples: Int64Array, tokens: int) -> None:
+        """Enter a conversation of which no example goes in. tokens: of all its copies."""
+        where, length = part.places[int(examples[0])].as_py(), int(part.lengths[examples].max())
         detail = f"{length} tokens do not fit a row of {self._config.capacity}"
         if self._config.overlong == "error":
             raise UserError(f"{where}: {detail}", "give a larger --capacity, or --overlong drop")
-        self.books.lose("overlong", tokens=length * copies)
-        row = int(part.rows[place])
+        self.books.lose("overlong", tokens=tokens)
+        row = int(part.rows[int(examples[0])])
         self.rejects.append(Reject(source=part.source, row=row, place=where, reason="overlong", detail=detail))
 
     def ledger(self) -> Ledger:
@@ -151,8 +176,8 @@ class Intake:
             conversations=self.books.conversations,
             tokens=self.books.tokens,
             in_part=self.books.in_part,
-            control_tokens=_nested(self.control_tokens),
-            notes=_nested(self.notes),
+            control_tokens=nested(self.control_tokens),
+            notes=nested(self.notes),
         )
 
     def rejects_file(self) -> str:
@@ -178,6 +203,7 @@ class Intake:
         self._refuse_empty()
         self._refuse_unread_map()
         hold_loss(self.books, max_loss=self._config.max_loss, out=self._config.out)
+        enforce_print_limit(nested(self.notes), encoded=self.books.tokens["encoded"], limit=self._config.max_unprinted)
 
     def _refuse_empty(self) -> None:
         if self.books.conversations["in"]:
@@ -223,7 +249,7 @@ def _weighted(part: TokenPart, starts: Int32Array, lengths: Int32Array) -> bool:
     return bool((before[starts + lengths] > before[starts + 1]).any())
 
 
-def _nested(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
+def nested(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
     nested: dict[str, dict[str, int]] = {}
     for (first, second), count in counts.items():
         nested.setdefault(first, {})[second] = count
@@ -233,6 +259,33 @@ def _nested(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
 def _writable(text: str) -> str:
     """Text that may quote half a surrogate pair, as UTF-8 can hold it."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+# What a template may leave out, of all but reasoning, where --max-unprinted does not say.
+_MAX_UNPRINTED = Fraction(1, 100)
+
+
+def enforce_print_limit(notes: Mapping[str, Mapping[str, int]], *, encoded: int, limit: Fraction | None) -> None:
+    """Raise GateError where the chat template leaves out too much of the data.
+
+    Args:
+        notes: The ledger's.
+        encoded: Tokens encoded.
+        limit: The largest share of tokens; None: 1% of all but reasoning, which --reasoning decides.
+    """
+    left_out = {
+        kind: count
+        for kind, count in notes.get(f"{NOT_PRINTED} (tokens)", {}).items()
+        if limit is not None or kind != "reasoning"
+    }
+    total = sum(left_out.values())
+    share = Fraction(total, encoded + total) if total else Fraction(0)
+    if share > (_MAX_UNPRINTED if limit is None else limit):
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(left_out.items()))
+        raise GateError(
+            f"the chat template leaves out {float(share):.2%} of the tokens, more than {float(_MAX_UNPRINTED if limit is None else limit):.2%} ({kinds})",
+            "give a template that prints them with --chat-template, take them out of the data, or allow it with --max-unprinted",
+        )
 
 
 def hold_loss(books: Books, *, max_loss: Fraction, out: Path) -> None:

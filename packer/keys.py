@@ -8,6 +8,7 @@ Capacity, strategy, segments, over-long handling, weights, seed and eval fractio
 from __future__ import annotations
 
 import importlib.metadata
+import json
 from dataclasses import astuple, replace
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,7 @@ def token_key(config: BuildConfig, source: Source, *, tokenizer_digest: str, tem
         tokenizer_digest,
         template,
         str(config.template_date),
+        json.dumps(config.template_args, sort_keys=True),
         repr(config.policies),
     ]
     return digest_words(words)

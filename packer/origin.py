@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import packer
 from packer.config import BuildConfig
 from packer.errors import UserError
-from packer.intake import hold_loss
+from packer.intake import enforce_print_limit, hold_loss
 from packer.ledger import Books
 from packer.manifest import MANIFEST_NAME, Manifest, Source, Tokenizer, load_manifest
 
@@ -45,6 +45,7 @@ def finished(config: BuildConfig, origin: Origin) -> Manifest | None:
         packer.open(config.out, split=split)
     books = Books(conversations=dict(there.ledger.conversations), tokens=dict(there.ledger.tokens))
     hold_loss(books, max_loss=config.max_loss, out=config.out)
+    enforce_print_limit(there.ledger.notes, encoded=there.ledger.tokens["encoded"], limit=config.max_unprinted)
     for name in ("examples", "tokenizer", "rejects.jsonl", "build-log.json"):
         if not (config.out / name).exists():
             raise UserError(f"{config.out}: {name} is missing from a finished build", "build it again with --force")

@@ -30,6 +30,7 @@ from packer.origin import finished
 from packer.parts import Parts, raw_parts
 from packer.progress import Progress
 from packer.source import size
+from packer.tokenizer import TEMPLATE_NAME, TOOL_TEMPLATE_NAME
 
 # Below this, starting processes takes longer than they save: two seconds of tokenizing, which a fast encoder fills with more text.
 _SMALL_BYTES = 10 << 20
@@ -76,7 +77,9 @@ def _engine(config: BuildConfig) -> AbstractContextManager[Engine]:
 
 def _build(config: BuildConfig, inputs: Inputs, engine: Engine, progress: Progress, started: float) -> Manifest:
     inputs.tokenizer.save(config.out / "tokenizer")
-    write_text(config.out / "tokenizer" / "chat_template.jinja", inputs.template)
+    for name, text in zip((TEMPLATE_NAME, TOOL_TEMPLATE_NAME), inputs.templates, strict=False):
+        (config.out / "tokenizer" / name).parent.mkdir(exist_ok=True)
+        write_text(config.out / "tokenizer" / name, text)
     try:
         account = _tokenize(config, inputs, engine, progress)
     except EncoderDiffersError as difference:

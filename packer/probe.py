@@ -21,6 +21,8 @@ from packer.tokenizer import Encoded, Tokenizer
 from packer.turns import Facts, Rendered
 
 _USER = ("What is the tallest tree?", "And the widest?")
+# Longer than any header: text that a person should know of.
+_MOST_HEADER = 60
 _ANSWER = ("The coast redwood.", "A Montezuma cypress.")
 
 
@@ -28,9 +30,11 @@ _ANSWER = ("The coast redwood.", "A Montezuma cypress.")
 class Probe:
     """ends: the tokens that end an assistant's turn. delimiters: texts of the control tokens that the template writes, with BOS and EOS, but for those of
     reasoning. facts: what else marking needs to know.
+    written_first: what the template writes before the first message, less control tokens.
     """
 
     ends: TurnEnds
+    written_first: str
     delimiters: frozenset[str]
     facts: Facts
 
@@ -69,7 +73,15 @@ def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
     if tokenizer.bos_id not in ends.stop_ids and (bos.sum() > len(_USER) or (bos[1:] & bos[:-1]).any()):
         raise UserError(f"{name} writes {bos.sum()} BOS tokens into one conversation", mend)
     facts = Facts(closers=ends.closers, prompt=prompt or _header(rendered, ends.closers), appended=ends.appended)
-    return Probe(ends=ends, delimiters=_delimiters(tokenizer, encoded, ends.closers), facts=facts)
+    first = rendered.text[: rendered.text.find(_USER[0])]
+    for text in sorted(tokenizer.added_tokens.values(), key=len, reverse=True) if len(first) > _MOST_HEADER else ():
+        first = first.replace(text, " ")
+    return Probe(
+        ends=ends,
+        written_first=" ".join(first.split()) if len(first) > _MOST_HEADER else "",
+        delimiters=_delimiters(tokenizer, encoded, ends.closers),
+        facts=facts,
+    )
 
 
 def _tagged_ends(

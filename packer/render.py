@@ -9,23 +9,27 @@ behind a turn, whatever the template writes by itself (an empty think block, say
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import xxhash
 
 from packer.answers import says_nothing
-from packer.chat.reasoning_policy import one_per_turn, without_reasoning
+from packer.chat.reasoning_policy import CHARACTERS, EVERY_TURN, WHOLE, one_per_turn, without_reasoning
+from packer.chat.unprinted import NOT_PRINTED
 from packer.controls import Controls
-from packer.conversation import Conversation, PlainText, Rejected
+from packer.conversation import Conversation, Json, PlainText, Rejected
 from packer.encoders import Flat
+from packer.errors import UserError
 from packer.formats import Layout, canonical
 from packer.forms import Forms
 from packer.marks import render
 from packer.probe import Probe, probe
+from packer.sources.tool_call_forms import with_text_arguments
 from packer.spans import TokenSpans, spans_of, token_spans
 from packer.template import ChatTemplate
 from packer.thoughts import way_with_thoughts, with_thoughts
@@ -33,6 +37,7 @@ from packer.tokenizer import Tokenizer
 from packer.turns import Rendered, Turn, Unprinted
 from packer.types import BoolArray, Float32Array, Float64Array, Int32Array, Int64Array
 from packer.words import Policy, Reasoning, TrainOn
+from packer.wrong_use import nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +116,8 @@ class Renderer:
         self.method = "generation tags" if template.has_generation_tags else "marks"
         bundles = (self._bundle,) if with_tools is None else (self._bundle, self._tool_bundle)
         self.stop_ids = tuple(dict.fromkeys(i for bundle in bundles for i in bundle.probe.ends.stop_ids))
+        # Text of the template's own, such as a system message or a reasoning effort, that every conversation gets.
+        self.written_first = self._bundle.probe.written_first
         self.remarks = tuple(dict.fromkeys(line for bundle in bundles for line in bundle.probe.ends.remarks))
 
     def examples(self, rows: Sequence[object]) -> list[Example | Rejected]:
@@ -183,7 +190,7 @@ class Renderer:
             if turn is turns[-1] and len(turns) > 1:
                 roles = [None if one.place < 0 else turn.messages[one.place]["role"] for one in rendered.unprinted]
                 mine += [one for one, role in zip(rendered.unprinted, roles, strict=True) if role != "assistant"]
-            left_out += [("not printed by the template", one) for one in mine]
+            left_out += [(NOT_PRINTED, one) for one in mine]
             first = not ready
             ready.append(
                 _Ready(
@@ -197,6 +204,9 @@ class Renderer:
                 )
             )
             left_out = []
+        if self._policies.reasoning == "every-turn":
+            sizes = [len(item.rendered.text) for item in ready]
+            notes[CHARACTERS, EVERY_TURN], notes[CHARACTERS, WHOLE] = sum(sizes), sizes[-1]
         return ready
 
     def _rendered(self, bundle: _Bundle, conversation: Conversation, *, literal: bool) -> Rendered:
@@ -205,13 +215,17 @@ class Renderer:
         found = None if literal or not train_reasoning else bundle.forms.rendered(conversation)
         if found is not None:
             return found
-        rendered = render(
-            bundle.template,
-            conversation,
-            facts=bundle.probe.facts,
-            literal=bundle.controls.wrap if literal else None,
-            train_reasoning=train_reasoning,
-        )
+        try:
+            rendered = self._marked(bundle, conversation, literal=literal, train_reasoning=train_reasoning)
+        except Rejected as rejected:
+            if rejected.reason != "template_refused" or not any("tool_calls" in one for one in conversation.messages):
+                raise
+            # Some templates want the arguments of a call as the JSON text that OpenAI's wire format has.
+            as_text = replace(conversation, messages=with_text_arguments(conversation.messages))
+            try:
+                rendered = self._marked(bundle, as_text, literal=literal, train_reasoning=train_reasoning)
+            except Rejected:
+                raise rejected from None
         try:
             # Surrogates can hide where no check of ours looks: in an argument of a tool, say.
             rendered.text.encode()
@@ -220,6 +234,16 @@ class Renderer:
                 "bad_content", f"half a surrogate pair at character {error.start} of the rendered text"
             ) from None
         return rendered
+
+    @staticmethod
+    def _marked(bundle: _Bundle, conversation: Conversation, *, literal: bool, train_reasoning: bool) -> Rendered:
+        return render(
+            bundle.template,
+            conversation,
+            facts=bundle.probe.facts,
+            literal=bundle.controls.wrap if literal else None,
+            train_reasoning=train_reasoning,
+        )
 
     def _count_left_out(self, ready: Sequence[_Ready]) -> None:
         """Count messages and tokens of what does not stand in the texts."""
@@ -329,6 +353,38 @@ class Renderer:
             unclosed |= its & (closing >= limit)
             last = np.where(its & (closing < limit), closing + 1, last)
         return last, unclosed
+
+
+def make_renderer(
+    tokenizer: Tokenizer,
+    templates: Sequence[str],
+    policies: Policies,
+    *,
+    date: datetime.date | None,
+    args: Mapping[str, Json],
+) -> Renderer:
+    """Compile chat templates and probe them.
+
+    Args:
+        templates: The chat template, and the one for rows with tools where there is one.
+        date: What `strftime_now` gives.
+        args: Template arguments of every conversation.
+
+    Raises:
+        UserError: A template does not compile or cannot be trained with, or none reads one of the arguments.
+    """
+    compiled = [
+        ChatTemplate(source, special_tokens=tokenizer.special_tokens, date=date, args=args) for source in templates
+    ]
+    known = frozenset().union(*(template.variables for template in compiled))
+    for name in args:
+        if name not in known:
+            near = nearest(name, sorted(known))
+            raise UserError(
+                f"--template-arg {name}: the chat template never reads it",
+                f"did you mean {near}?" if near else f"it reads {', '.join(sorted(known)) or 'no arguments'}",
+            )
+    return Renderer(tokenizer, compiled[0], policies, with_tools=compiled[1] if len(compiled) > 1 else None)
 
 
 def _token_weights(mask: BoolArray, weights: Float64Array, first: Int64Array, last: Int64Array) -> Float32Array | None:

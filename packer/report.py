@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from packer.chat.reasoning_policy import CHARACTERS, EVERY_TURN, WHOLE
 from packer.console import printable
 from packer.manifest import Manifest
 from packer.terminal import new_console, new_table
@@ -19,13 +22,15 @@ _SOURCES_SHOWN = 12
 def print_build(manifest: Manifest, place: str | Path) -> None:
     """The ledger, which encoder was used and why, and where the rows lie."""
     console = new_console()
-    log: dict[str, object] = {}
+    log: dict[str, Any] = {}
     if (path := Path(place) / "build-log.json").is_file():
         log = json.loads(path.read_text(encoding="utf-8"))
     _print_sources(console, manifest, log.get("not_read"))
     print_ledger(console, manifest)
     if log:
         console.print(Text(f"encoder: {log['encoder']} ({log['encoder_reason']})"))
+        for remark in log.get("remarks") or ():
+            console.print(Text(printable(str(remark))), soft_wrap=True)
     for name, split in sorted(manifest.splits.items(), reverse=True):
         slots = split.rows * manifest.capacity
         console.print(
@@ -80,7 +85,19 @@ def print_ledger(console: Console, manifest: Manifest) -> None:
         console.print(
             Text(f"control tokens spelled by {role} ({manifest.options['control_tokens']}): {printable(found)}")
         )
-    for kind, details in sorted(manifest.ledger.notes.items()):
-        counts = ", ".join(f"{detail} {count:,}" for detail, count in sorted(details.items()))
-        console.print(Text(f"{kind}: {printable(counts)}"))
+    for text in note_lines(manifest.ledger.notes):
+        console.print(Text(printable(text)), soft_wrap=True)
     console.print()
+
+
+def note_lines(notes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A line per kind of note: what else happened to the data that went in."""
+    lines = []
+    for kind, details in sorted(notes.items()):
+        if kind == CHARACTERS:
+            factor = details[EVERY_TURN] / max(details[WHOLE], 1)
+            lines.append(f"an example per assistant turn: {factor:.2f} × the characters of whole conversations")
+            continue
+        counts = ", ".join(f"{detail} {count:,}" for detail, count in sorted(details.items()))
+        lines.append(f"{kind}: {counts}")
+    return lines

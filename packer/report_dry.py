@@ -12,6 +12,7 @@ from packer.config import BuildConfig
 from packer.console import printable
 from packer.foresee import Estimate, Foresight
 from packer.manifest import MANIFEST_NAME
+from packer.report import note_lines
 from packer.report_inspect import print_example
 from packer.terminal import new_console, new_table
 
@@ -58,7 +59,7 @@ def _sources(console: Console, seen: Foresight) -> None:
     if (more := len(seen.sources) - _SOURCES_SHOWN) > 0:
         rest = seen.sources[_SOURCES_SHOWN:]
         _line(console, f"and {more:,} more, {_bytes(sum(one.bytes or 0 for one in rest))}")
-    for line in seen.not_read:
+    for line in (*seen.not_read, *seen.remarks):
         _line(console, line)
     console.print()
 
@@ -83,6 +84,8 @@ def _sample(console: Console, seen: Foresight) -> None:
         console,
         f"encoded: {what} {sample.rows:,} rows; {sum(sample.left_out.values()):,} of them would be left out{f' ({left})' if left else ''}",
     )
+    for line in note_lines(sample.notes):
+        _line(console, line)
 
 
 def _estimate(console: Console, seen: Foresight, estimate: Estimate, config: BuildConfig) -> None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TOKENIZER = "Qwen/Qwen3.8-27B"
 TEMPLATE_NAME = "chat_template.jinja"
+# Where transformers keeps a tokenizer's template for conversations with tools.
+TOOL_TEMPLATE_NAME = "additional_chat_templates/tool_use.jinja"
 _FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -55,7 +57,8 @@ class Tokenizer:
         self._backend.no_padding()
         # Adds tokens around a text, which is never asked for, and trims offsets, which would hide where a token begins.
         self._backend.post_processor = None
-        self.chat_template = _one_template(inner.chat_template)
+        self.chat_template = _one_template(inner.chat_template, "default")
+        self.tool_template = _one_template(inner.chat_template, "tool_use")
         self.special_tokens = {
             key: str(value) for key, value in inner.special_tokens_map.items() if isinstance(value, str)
         }
@@ -194,10 +197,12 @@ def _download(name: str) -> Path:
         ) from None
 
 
-def _one_template(template: object) -> str | None:
-    """The tokenizer's chat template; of several by name, the one called "default"."""
+def _one_template(template: object, name: str) -> str | None:
+    """The tokenizer's chat template of this name; one without a name is the "default"."""
     if isinstance(template, dict):
-        template = template.get("default")
+        template = template.get(name)
+    elif name != "default":
+        return None
     return template if isinstance(template, str) else None
 
 

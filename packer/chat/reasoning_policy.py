@@ -13,6 +13,9 @@ from packer.chat.unprinted import REASONING_KEYS, reasoning_of
 from packer.conversation import Conversation, Message, Rejected
 from packer.turns import Unprinted
 
+# The note that says how much longer conversations are as an example per turn.
+CHARACTERS, EVERY_TURN, WHOLE = "characters rendered", "every turn", "whole conversations"
+
 
 def without_reasoning(conversation: Conversation) -> tuple[Conversation, tuple[Unprinted, ...]]:
     """Return the conversation without reasoning, in fields of its own or at the start of an answer, and what was removed."""

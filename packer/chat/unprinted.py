@@ -14,6 +14,8 @@ from packer.conversation import Conversation, Json, Message, Rejected
 from packer.template import ChatTemplate
 from packer.turns import CALL, OTHERS, OTHERS_CLOSE, TurnMarks, Unprinted
 
+# The kind of the ledger's notes about it.
+NOT_PRINTED = "not printed by the template"
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 

@@ -6,7 +6,7 @@ rows.compare(Expected(source=0, row=12, ids=..., loss_mask=..., turn_ends=...), 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +60,7 @@ class Rows:
         return [int(example) for example in self._order[first + int(begin) : first + int(end)]]
 
     def pieces(self, expected: Expected) -> list[tuple[int, int]]:
-        """The stretches [start, end) of a conversation that went into rows, as `packer build` cuts them."""
+        """The stretches [start, end) of an example's tokens that went into rows, as `packer build` cuts them."""
         length = len(expected.ids)
         policy: Overlong = str(self._manifest.options.get("overlong", "drop"))  # type: ignore[assignment]  # checked when it was built
         cuts = cut(length=length, turn_ends=expected.turn_ends, capacity=self._manifest.capacity, policy=policy)
@@ -70,16 +70,16 @@ class Rows:
             if length <= self._manifest.capacity or targets(expected.loss_mask, start, end)
         ]
 
-    def compare(self, expected: Expected, rule: str, findings: Findings) -> int:
+    def compare(self, conversation: Sequence[Expected], rule: str, findings: Findings) -> int:
         """Adds the rule for each example of the conversation that is not what it should be; returns how many were compared."""
-        pieces = self.pieces(expected)
-        examples = self.examples_of(expected.source, expected.row)
+        pieces = [(expected, start, end) for expected in conversation for start, end in self.pieces(expected)]
+        examples = self.examples_of(conversation[0].source, conversation[0].row)
         for example in examples:
             piece = int(self._table.piece[example])
             if piece >= len(pieces):
-                self.add(example, rule, findings, place=expected.place, detail="the source gives no such piece")
+                self.add(example, rule, findings, place=conversation[0].place, detail="the source gives no such piece")
                 continue
-            start, end = pieces[piece]
+            expected, start, end = pieces[piece]
             mask = expected.loss_mask[start:end].copy()
             mask[:1] = False
             weights = mask if expected.loss_weights is None else expected.loss_weights[start:end] * mask

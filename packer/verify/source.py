@@ -26,11 +26,10 @@ from packer.manifest import Manifest
 from packer.parts import RawPart
 from packer.progress import Progress
 from packer.readers import digest
-from packer.render import Renderer
+from packer.render import Renderer, make_renderer
 from packer.source import SourceSpec
 from packer.sources.raw_row import RawRow
-from packer.template import ChatTemplate
-from packer.tokenizer import TEMPLATE_NAME, load_tokenizer
+from packer.tokenizer import TEMPLATE_NAME, TOOL_TEMPLATE_NAME, load_tokenizer
 from packer.types import Int64Array
 from packer.verify.findings import Findings
 from packer.verify.listing import STORE, Stored
@@ -109,9 +108,12 @@ def check_source(
 
 def _renderer(folder: Path, config: BuildConfig) -> Renderer:
     tokenizer = load_tokenizer(str(folder / "tokenizer"))
-    source = (folder / "tokenizer" / TEMPLATE_NAME).read_bytes().decode()
-    template = ChatTemplate(source, special_tokens=tokenizer.special_tokens, date=config.template_date)
-    return Renderer(tokenizer, template, config.policies)
+    texts = [
+        path.read_bytes().decode()
+        for path in (folder / "tokenizer" / TEMPLATE_NAME, folder / "tokenizer" / TOOL_TEMPLATE_NAME)
+        if path.is_file()
+    ]
+    return make_renderer(tokenizer, texts, config.policies, date=config.template_date, args=config.template_args)
 
 
 def _places(folder: Path, manifest: Manifest) -> tuple[str, ...]:
@@ -155,11 +157,12 @@ def _compare(
     )
     head, part = encode_part(renderer, raw)
     compared = 0
-    for place, content_hash, expected in zip(part.rows, part.content_hash, conversations(part), strict=True):
-        number = batch[int(place)].number
-        compared += rows.compare(replace(expected, row=number), _RULE, findings)
+    content_hashes = dict(zip(part.rows.tolist(), part.content_hash.tolist(), strict=True))
+    for expected in conversations(part):
+        number, content_hash = batch[expected[0].row].number, content_hashes[expected[0].row]
+        compared += rows.compare([replace(one, row=number) for one in expected], _RULE, findings)
         if hashes.get(number, content_hash) != content_hash:
-            findings.add(_HASH_RULE, STORE, source=expected.place)
+            findings.add(_HASH_RULE, STORE, source=expected[0].place)
     for reject in head.rejects:
         for example in rows.examples_of(source, batch[reject.row].number):
             compared += 1

@@ -7,6 +7,7 @@ check_rows_against_store(folder, rows, findings, advance)
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -115,11 +116,11 @@ def _check_part(file: str, head: PartHead, part: TokenPart, manifest: Manifest, 
         f"its columns make {digest}, its head says {head.digest}",
     )
     rejected = np.array([reject.row for reject in head.rejects], dtype=np.int64)
-    rows = np.sort(np.concatenate([part.rows, rejected]))
+    rows = np.sort(np.concatenate([np.unique(part.rows), rejected]))
     findings.hold(
         len(rows) == head.rows
         and bool((rows - head.first_row == np.arange(len(rows))).all())
-        and bool((np.diff(part.rows) > 0).all())
+        and bool((np.diff(part.rows) >= 0).all())
         and all(reject.source == head.source for reject in head.rejects),
         "a part's conversations and rejects must be the rows of its stretch, each once and in order",
         file,
@@ -180,8 +181,13 @@ def check_rows_against_store(folder: Path, rows: Rows, findings: Findings, advan
     return compared
 
 
-def conversations(part: TokenPart) -> Iterator[Expected]:
-    """The conversations of a part, each whole."""
+def conversations(part: TokenPart) -> Iterator[tuple[Expected, ...]]:
+    """The conversations of a part, each whole: its examples, one or one per assistant turn."""
+    for _, examples in groupby(_examples(part), key=lambda expected: expected.row):
+        yield tuple(examples)
+
+
+def _examples(part: TokenPart) -> Iterator[Expected]:
     for number in range(len(part)):
         start, end = int(part.offsets[number]), int(part.offsets[number + 1])
         yield Expected(
