@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from packer.chat.turn_start import common_length, empty_block, only_reasoning
+from packer.chat.turn_start import before_tag, common_length, empty_block, only_reasoning
 from packer.conversation import Conversation, Message, Rejected
 from packer.errors import UserError
 from packer.expressions import Ask, Asked, Join, Part, Question, answered, place_of, value
 from packer.marks import weight_of
 from packer.template import ChatTemplate
-from packer.turns import CLOSE, OPEN, Facts, Rendered, Turn, Unprinted, behind_prompt
+from packer.turns import CLOSE, OPEN, Facts, Rendered, Turn, Unprinted
 
 # A form is held against the template itself on every so many-th conversation that is made from one.
 _CHECK_EVERY = 64
@@ -177,8 +177,6 @@ class Forms:
                     for first, last, before, place in form.turns
                 ]
             )
-        if self._template.has_generation_tags:
-            turns = tuple([behind_prompt(text, turn, self._facts.prompt) for turn in turns])
         self._made += 1
         if self._made % _CHECK_EVERY == 0:
             self._check(conversation, text)
@@ -313,9 +311,10 @@ class Forms:
                 return None
             if self._ask("startswith", text, rest, asked):
                 return -len(rest)
+        common = before_tag(literal, tail, common)
         if not only_reasoning(tail[common:]):
             return None
-        return len(literal) - common - empty_block(literal[:common], literal[common:])
+        return len(literal) - common - empty_block(literal[:common], literal[common:], self._facts.block)
 
     @staticmethod
     def _ask(ask: Ask, text: str | Part, argument: str, asked: Asked) -> bool:

@@ -44,7 +44,6 @@ from packer.turns import (
     Rendered,
     Turn,
     TurnMarks,
-    behind_prompt,
     check_ends,
     joined,
     last_end,
@@ -54,7 +53,8 @@ from packer.turns import (
     take_apart,
 )
 
-_INLINE_REASONING = re.compile(r"\A(\s*(?:<think>)?\s*)(.*?)(\s*</think>\s*)(.*)\Z", re.DOTALL)
+# White space behind the closing tag is the answer's: templates differ in whether they strip it.
+_INLINE_REASONING = re.compile(r"\A(\s*(?:<think>)?\s*)(.*?)(\s*</think>)(.*)\Z", re.DOTALL)
 _WHITESPACE_STEPS = 8
 
 
@@ -102,11 +102,7 @@ def render(
         tagged_turns = joined([Turn(start, end) for start, end in pairs(apart, OPEN, CLOSE)])
         return Rendered(
             text=text,
-            turns=tuple(
-                _weighted_by_tags(
-                    template, conversation, text, [behind_prompt(text, turn, facts.prompt) for turn in tagged_turns]
-                )
-            ),
+            turns=tuple(_weighted_by_tags(template, conversation, text, tagged_turns)),
             literal=tuple(pairs(apart, LITERAL_OPEN, LITERAL_CLOSE)),
             unprinted=unprinted_under_tags(template, conversation),
         )
@@ -159,9 +155,9 @@ def render(
         start = marks.first
         if weight:
             if marks.reasoned >= 0 and not train_reasoning:
-                start = marks.reasoned + empty_block("<think>", plain[marks.reasoned :])
+                start = marks.reasoned + empty_block("<think>", plain[marks.reasoned :], "")
             else:
-                start = _start(template, conversation, complete[:place], marked_tools, plain, marks, facts.prompt)
+                start = _start(template, conversation, complete[:place], marked_tools, plain, marks, facts)
         turns.append(Turn(start, max(marks.end, start), weight))
     others = [place for mark, place in zip(marked.marks, marked.places, strict=True) if mark == OTHERS]
     literals = tuple(pairs(marked, LITERAL_OPEN, LITERAL_CLOSE))
@@ -195,7 +191,7 @@ def _start(
     tools: Json,
     text: str,
     marks: TurnMarks,
-    prompt: str,
+    facts: Facts,
 ) -> int:
     """Where a turn begins: behind the generation prompt that the messages before it lead to."""
     rest, content = text[marks.before :], marks.first - marks.before
@@ -203,12 +199,12 @@ def _start(
         asked = take_apart(
             template.run(before, tools=tools, add_generation_prompt=True, args=conversation.template_args)
         )
-        start = turn_start(asked.text[last_end(asked) :], rest, content=content)
+        start = turn_start(asked.text[last_end(asked) :], rest, content=content, block=facts.block)
     except Rejected:
         start = None
     if start is None:
         # No prompt can be rendered here (nobody has asked yet, say), or it is another one than the turn has.
-        start = start_after_header(rest, prompt, before=0, content=content)
+        start = start_after_header(rest, facts.prompt, content=content, block=facts.block)
     if start is None:
         raise Rejected(
             "prompt_differs",

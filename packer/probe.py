@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from packer.chat.turn_end import TurnEnds, find_turn_ends
+from packer.chat.turn_start import before_tag, common_length, empty_block
 from packer.conversation import Conversation, Message, Rejected
 from packer.errors import UserError
 from packer.marks import render
 from packer.spans import spans_of
 from packer.template import ChatTemplate
 from packer.tokenizer import Encoded, Tokenizer
-from packer.turns import Facts, Rendered
+from packer.turns import ANY, LITERAL_OPEN, Facts, Rendered
 
 _USER = ("What is the tallest tree?", "And the widest?")
 # Longer than any header: text that a person should know of.
@@ -64,7 +65,7 @@ def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
         raise UserError(f"{name} counts the user's text as the assistant's", mend)
     if not all(any(answer in text for text in written) for answer in _ANSWER):
         raise UserError(f"{name} does not count the assistant's text as its own", mend)
-    prompt = _generation_prompt(template)
+    prompt, block = _generation_prompt(template)
     ends = find_turn_ends(tokenizer, template, prompt=prompt, name=name, hint=mend)
     if template.has_generation_tags:
         ends = _tagged_ends(tokenizer, rendered, encoded, ends, name, mend)
@@ -72,7 +73,9 @@ def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
     # One before each exchange is how Llama 2 and Mistral were trained; one after another comes of a template that is given text with BOS.
     if tokenizer.bos_id not in ends.stop_ids and (bos.sum() > len(_USER) or (bos[1:] & bos[:-1]).any()):
         raise UserError(f"{name} writes {bos.sum()} BOS tokens into one conversation", mend)
-    facts = Facts(closers=ends.closers, prompt=prompt or _header(rendered, ends.closers), appended=ends.appended)
+    facts = Facts(
+        closers=ends.closers, prompt=prompt or _header(rendered, ends.closers), appended=ends.appended, block=block
+    )
     first = rendered.text[: rendered.text.find(_USER[0])]
     for text in sorted(tokenizer.added_tokens.values(), key=len, reverse=True) if len(first) > _MOST_HEADER else ():
         first = first.replace(text, " ")
@@ -88,7 +91,7 @@ def _tagged_ends(
     tokenizer: Tokenizer, rendered: Rendered, encoded: Encoded, ends: TurnEnds, name: str, mend: str
 ) -> TurnEnds:
     """The ends of turns whose extent the template's author has set: one of the closers must lie in each, and nothing is appended."""
-    spans = spans_of(encoded, rendered.turns)
+    spans = spans_of(tokenizer, encoded, rendered.turns)
     closer_ids = {tokenizer.token_id(text) for text in ends.closers}
     for answer in _ANSWER:
         turn = next(n for n, one in enumerate(rendered.turns) if answer in rendered.text[one.start : one.end])
@@ -118,17 +121,24 @@ def _header(rendered: Rendered, closers: Sequence[str]) -> str:
     return headers.pop() if len(headers) == 1 else ""
 
 
-def _generation_prompt(template: ChatTemplate) -> str:
-    """What the template appends to a question for a model to go on from; empty where it appends nothing, or changes more."""
-    question: list[Message] = [{"role": "user", "content": _USER[0]}]
+def _generation_prompt(template: ChatTemplate) -> tuple[str, str]:
+    """What the template appends to a question for a model to go on from, and the empty reasoning block that it writes behind it before an answer.
+
+    Empty where it appends nothing, or changes more.
+    """
+    question, answer = messages()[:2]
     try:
-        asked, prompted = (
-            template.run(question, tools=None),
-            template.run(question, tools=None, add_generation_prompt=True),
+        asked, prompted, said = (
+            template.run([question], tools=None),
+            template.run([question], tools=None, add_generation_prompt=True),
+            template.run([question, {**answer, "content": LITERAL_OPEN + _ANSWER[0]}], tools=None),
         )
     except Rejected:
-        return ""
-    return prompted[len(asked) :] if prompted.startswith(asked) else ""
+        return "", ""
+    text, content = ANY.sub("", said), len(ANY.sub("", said.partition(LITERAL_OPEN)[0]))
+    common = before_tag(text, prompted, min(common_length(prompted, text), content))
+    block = text[common : common + empty_block(text[:common], text[common:content], "")]
+    return prompted[len(asked) :] if prompted.startswith(asked) else "", block
 
 
 def _is_reasoning(token: str) -> bool:

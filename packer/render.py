@@ -284,7 +284,7 @@ class Renderer:
             role, token = next(iter(item.control_tokens), ("the text", "a control token"))
             return Rejected("control_token", f"{role} spells {token}, which this tokenizer cannot encode as text")
         flat = Flat(ids=encoded.ids, offsets=np.array([0, len(encoded.ids)]))
-        return self._examples([item], flat, spans_of(encoded, item.rendered.turns))[0]
+        return self._examples([item], flat, spans_of(self._tokenizer, encoded, item.rendered.turns))[0]
 
     def _examples(self, items: Sequence[_Ready], flat: Flat, spans: TokenSpans) -> list[Example | Rejected]:
         """The examples of some encoded texts, masks made for all of them at once."""

@@ -17,7 +17,7 @@ import numpy as np
 from packer.encoders import Flat
 from packer.tokenizer import Encoded, Tokenizer
 from packer.turns import Turn
-from packer.types import BoolArray, Int64Array
+from packer.types import BoolArray, Int32Array, Int64Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,11 +58,21 @@ def token_spans(tokenizer: Tokenizer, texts: Sequence[str], turns: Sequence[Sequ
     last = np.searchsorted(ends[1:], base + bounds[:, 1], side="right")
     for number in np.flatnonzero(~exact).tolist():
         mine = text_of == number
-        spans = spans_of(tokenizer.place(texts[number]), turns[number])
+        spans = spans_of(tokenizer, tokenizer.place(texts[number]), turns[number])
         first[mine] = flat.offsets[number] + spans.first
         last[mine] = flat.offsets[number] + spans.last
         across[mine] = spans.across
-    return TokenSpans(text=text_of, first=first, last=np.maximum(first, last), across=across & (first < last))
+    return _without_added(text_of, first, last, across, flat.ids, tokenizer)
+
+
+def _without_added(
+    text: Int64Array, first: Int64Array, last: Int64Array, across: BoolArray, ids: Int32Array, tokenizer: Tokenizer
+) -> TokenSpans:
+    """Spans from which added tokens across the seam are taken: one may swallow the white space behind it, and is the template's all the same."""
+    if across.any():
+        swallowed = across & np.isin(ids[np.minimum(first, len(ids) - 1)], list(tokenizer.added_tokens))
+        first, across = first + swallowed, across & ~swallowed
+    return TokenSpans(text=text, first=first, last=np.maximum(first, last), across=across & (first < last))
 
 
 def _in_bytes(text: str, turns: Sequence[Turn]) -> list[tuple[int, int]]:
@@ -77,10 +87,10 @@ def _in_bytes(text: str, turns: Sequence[Turn]) -> list[tuple[int, int]]:
     return places
 
 
-def spans_of(encoded: Encoded, turns: Sequence[Turn]) -> TokenSpans:
+def spans_of(tokenizer: Tokenizer, encoded: Encoded, turns: Sequence[Turn]) -> TokenSpans:
     """The tokens of each turn of one text, counted from its first token."""
-    bounds = np.array([(turn.start, turn.end) for turn in turns], dtype=np.int64).reshape(-1, 2)
+    bounds = np.array([turn[:2] for turn in turns], dtype=np.int64).reshape(-1, 2)
     first = np.searchsorted(encoded.ends, bounds[:, 0], side="right")
-    last = np.maximum(first, np.searchsorted(encoded.ends, bounds[:, 1], side="right"))
-    across = np.append(encoded.starts, 0)[first] < bounds[:, 0]
-    return TokenSpans(text=np.zeros(len(turns), dtype=np.int64), first=first, last=last, across=across & (first < last))
+    last = np.searchsorted(encoded.ends, bounds[:, 1], side="right")
+    across = np.append(encoded.starts, np.iinfo(np.int64).max)[first] < bounds[:, 0]
+    return _without_added(np.zeros(len(turns), dtype=np.int64), first, last, across, encoded.ids, tokenizer)

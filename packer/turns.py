@@ -66,12 +66,14 @@ class Facts:
 
     closers: texts of the tokens that end a turn; empty while they are not known. prompt: what it appends for a model to go on from
     (`add_generation_prompt`), or writes before every answer; used where no prompt can be rendered for a turn. appended: what a conversation that ends
-    with an answer is to be closed with, where the template leaves it open.
+    with an answer is to be closed with, where the template leaves it open. block: the empty reasoning block that it writes before a plain answer, behind
+    the prompt.
     """
 
     closers: Sequence[str] = ()
     prompt: str = ""
     appended: str = ""
+    block: str = ""
 
 
 def literal_marks(text: str) -> str:
@@ -181,14 +183,6 @@ def joined(blocks: Sequence[Turn]) -> list[Turn]:
         else:
             turns.append(block)
     return turns
-
-
-def behind_prompt(text: str, turn: Turn, prompt: str) -> Turn:
-    """A tagged turn without the end of the generation prompt that it may begin with: the model is given it."""
-    for size in range(min(len(prompt), turn.end - turn.start), 0, -1):
-        if text.startswith(prompt, turn.start + size - len(prompt)) and turn.start + size >= len(prompt):
-            return turn._replace(start=turn.start + size)
-    return turn
 
 
 def check_ends(

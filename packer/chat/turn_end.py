@@ -100,7 +100,6 @@ class _AddedTokens:
 
     def __init__(self, tokenizer: Tokenizer, prompt: str, opening: str) -> None:
         self.id_of = {text: i for i, text in tokenizer.added_tokens.items() if text.strip(" \t\n\r\u2581")}
-        self.special = {text for text in self.id_of if text in tokenizer.special_added}
         longest_first = sorted(self.id_of, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self._generation_eos = tokenizer.generation_eos
@@ -192,7 +191,7 @@ def _opening(template: ChatTemplate) -> str:
 
 
 def _call_end(template: ChatTemplate, added: _AddedTokens, known: Sequence[str], *, open_ended: bool) -> str | None:
-    """The special token that ends a turn which calls a tool, where it is none of those known."""
+    """The token that ends a turn which calls a tool, where it is none of those known."""
     arguments: Json = {"city": CALL + "Paris"}
     call: Json = {"type": "function", "id": "call00001", "function": {"name": "weather", "arguments": arguments}}
     called: list[Message] = [_user(_QUESTIONS[0]), {"role": "assistant", "content": "", "tool_calls": [call]}]
@@ -212,8 +211,8 @@ def _call_end(template: ChatTemplate, added: _AddedTokens, known: Sequence[str],
         return behind[0] if behind and behind[0] not in known else None
     if any(text in known for text in common):
         return None
-    special = [text for text in added.cut(common) if text in added.special]
-    return special[-1] if special else None
+    ending = added.cut(common)
+    return ending[-1] if ending else None
 
 
 def _remarks(tokenizer: Tokenizer, stops: Sequence[str], stop_ids: Sequence[int]) -> tuple[str, ...]:

@@ -19,28 +19,38 @@ import re
 # An empty reasoning block, whole or without its opening tag (which the prompt has supplied), and the white space around it.
 _OPENS = r"(?:<[^<>/]*(?:think|thought|reason)[^<>/]*>|\[THINK\]|<\|channel\|>analysis<\|message\|>|<\|channel>thought)"
 _CLOSES = r"(?:</[^<>]*(?:think|thought|reason)[^<>]*>|<[^<>]*END_THINKING[^<>]*>|\[/THINK\]|<\|end\|>|<channel\|>)"
-_EMPTY_BLOCK = re.compile(rf"\s*{_OPENS}\s*{_CLOSES}\s*", re.IGNORECASE)
-_BLOCK_TAIL = re.compile(rf"\s*{_CLOSES}\s*", re.IGNORECASE)
+_EMPTY_BLOCK = re.compile(rf"\s*{_OPENS}\s*{_CLOSES}", re.IGNORECASE)
+_BLOCK_TAIL = re.compile(rf"\s*{_CLOSES}", re.IGNORECASE)
+_BEGUN_TAG = re.compile(r"(?:<[^<>\s]*|\[/?[A-Z_]*)\Z")
 _OPEN_TAIL = re.compile(rf"{_OPENS}\s*\Z", re.IGNORECASE)
 # What a prompt may supply and a turn without reasoning lack: tags of reasoning, or the rest of one.
 _REASONING_TAIL = re.compile(rf"(?:[^<\s]*>)?(?:\s|{_OPENS}|{_CLOSES})*", re.IGNORECASE)
 
 
-def turn_start(prompt: str, rendered: str, *, content: int) -> int | None:
+def turn_start(prompt: str, rendered: str, *, content: int, block: str = "") -> int | None:
     """Return the offset in `rendered` at which the model's own text begins; None where that is not what such a prompt leads to.
 
     Args:
         prompt: The generation prompt, from the end of the message before the turn.
         rendered: The whole conversation's text from the same place, at least through what the prompt may supply.
         content: Offset in `rendered` of the turn's first text that comes from the data.
+        block: The empty reasoning block that the template is known to write before a plain answer.
     """
     common = common_length(prompt, rendered)
     if common == len(prompt) and common >= content:
         return common
-    start = min(common, content)
+    start = before_tag(rendered, prompt, min(common, content))
     if not only_reasoning(prompt[start:]):
         return None
-    return start + empty_block(rendered[:start], rendered[start:content])
+    return start + empty_block(rendered[:start], rendered[start:content], block)
+
+
+def before_tag(rendered: str, prompt: str, common: int) -> int:
+    """Return how much a prompt supplies of a text that agrees with it for `common` characters: no tag of which only the beginning agrees."""
+    if common in (len(prompt), len(rendered)):
+        return common
+    begun = _BEGUN_TAG.search(rendered[:common])
+    return begun.start() if begun else common
 
 
 def only_reasoning(rest: str) -> bool:
@@ -48,16 +58,18 @@ def only_reasoning(rest: str) -> bool:
     return _REASONING_TAIL.fullmatch(rest) is not None
 
 
-def start_after_header(text: str, prompt: str, *, before: int, content: int) -> int | None:
+def start_after_header(text: str, prompt: str, *, content: int, block: str = "") -> int | None:
     """Return where a turn begins whose own prompt cannot be rendered: behind the last header in front of it.
 
     Args:
+        text: What follows the message before.
         prompt: What the template writes before answers.
-        before, content: Where the text of the message before ends, and where the turn's first text begins.
+        content: Where the turn's first text begins.
+        block: As in `turn_start`.
     """
     header = _OPEN_TAIL.sub("", prompt)
-    found = text.rfind(header, before, content) if header else -1
-    start = None if found < 0 else turn_start(prompt, text[found:], content=content - found)
+    found = text.rfind(header, 0, content) if header else -1
+    start = None if found < 0 else turn_start(prompt, text[found:], content=content - found, block=block)
     return None if start is None else found + start
 
 
@@ -68,8 +80,16 @@ def common_length(a: str, b: str) -> int:
     return next((n for n, (mine, other) in enumerate(zip(a, b, strict=False)) if mine != other), min(len(a), len(b)))
 
 
-def empty_block(supplied: str, written: str) -> int:
-    """Return how many characters of `written` are an empty reasoning block at its beginning; `supplied` may hold its opening tag."""
+def empty_block(supplied: str, written: str, block: str) -> int:
+    """Return how many characters of `written` are an empty reasoning block at its beginning.
+
+    Args:
+        supplied: What stands before, which may hold the block's opening tag.
+        block: The block as the template is known to write it; where it is another here, no more than its tags and what is between them.
+    """
+    if block and written.startswith(block):
+        return len(block)
     pattern = _BLOCK_TAIL if _OPEN_TAIL.search(supplied) else _EMPTY_BLOCK
     found = pattern.match(written)
-    return found.end() if found else 0
+    # White space behind it belongs to an answer that follows at once.
+    return 0 if found is None else len(written) if not written[found.end() :].strip() else found.end()
