@@ -188,6 +188,18 @@ def test_a_saved_data_set_is_read_as_datasets_loads_it(tmp_path: Path) -> None:
     assert left_out(found) == [f"not read in {tmp_path}/one: in no split (6 rows): cache-1234.arrow"]
 
 
+def test_a_saved_data_set_that_lacks_a_part_is_refused(tmp_path: Path) -> None:
+    import datasets
+
+    saved = datasets.DatasetDict({"train": datasets.Dataset.from_list([{"text": "a"}, {"text": "b"}])})
+    saved.save_to_disk(tmp_path, num_shards={"train": 2})
+    (tmp_path / "train" / "data-00001-of-00002.arrow").unlink()
+    assert refused(tmp_path) == [
+        f"{tmp_path}/train/data-00001-of-00002.arrow: missing, but train/state.json lists it",
+        "copy the whole folder again",
+    ]
+
+
 def test_a_saved_split_is_the_split_that_it_was(tmp_path: Path) -> None:
     import datasets
 
