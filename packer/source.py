@@ -7,6 +7,7 @@ for row in read(opened.sources[0], columns={"messages"}): ...
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -106,7 +107,11 @@ def open_sources(
     left = [
         replace(one, files=rest)
         for one in left_out
-        if (rest := tuple(file for file in one.files if (file, one.split if file in several else "") not in read_too))
+        if (
+            rest := tuple(
+                file for file in one.files if (_whole_path(file), one.split if file in several else "") not in read_too
+            )
+        )
     ]
     return Opened(sources=tuple(sources), not_read=tuple(no_data), left_out=tuple(left))
 
@@ -134,8 +139,13 @@ def _refuse_twice(sources: Sequence[SourceSpec], several: Collection[str]) -> No
 def _rows_of(spec: SourceSpec, several: Collection[str]) -> tuple[str, ...]:
     """What decides the rows of a source. several: files that hold more than one split."""
     if spec.file:
-        return (spec.file, spec.split if spec.file in several else "")
+        return (_whole_path(spec.file), spec.split if spec.file in several else "")
     return (spec.name, spec.config, spec.split)
+
+
+def _whole_path(file: str) -> str:
+    """The same for every way to write the path of a file, but for links."""
+    return file if "://" in file else os.path.abspath(file)
 
 
 def _commit(name: str, revision: str | None) -> str | None:

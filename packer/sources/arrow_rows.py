@@ -76,7 +76,7 @@ def _converter(field: pa.Field) -> _Convert | None:
         convert = _converter(kind.item_field) or without_nulls
         return lambda pairs: None if pairs is None else {key: convert(value) for key, value in pairs}  # type: ignore[attr-defined]
     if pa.types.is_struct(kind):
-        inner = {one.name: _converter(one) for one in kind.fields}
+        inner = {one.name: _converter(one) for one in (kind.field(place) for place in range(kind.num_fields))}
         return _struct_converter(inner) if any(inner.values()) else None
     if hasattr(kind, "value_field"):
         convert_item = _converter(kind.value_field)

@@ -83,6 +83,11 @@ def _saved(files: Sequence[str], described: Description, where: str) -> list[str
                 "load it and save it again: datasets.load_from_disk(FOLDER).flatten_indices().save_to_disk(OTHER)",
             )
         parts[folder] = {str(one.get("filename")) for one in listed if isinstance(one, dict)}
+        within = f"{folder}/" if folder else ""
+        if missing := sorted(part for part in parts[folder] if f"{within}{part}" not in described.names):
+            raise UserError(
+                f"{where}/{within}{missing[0]}: missing, but {name} lists it", "copy the whole folder again"
+            )
     kept = []
     for file in files:
         folder, _, base = file.rpartition("/")

@@ -15,7 +15,16 @@ BUILD = ("--tokenizer", TINY, "--capacity", "1024", "--workers", "1")
 
 
 def test_files_of_a_format_are_read_wherever_they_lie_and_others_and_hidden_ones_are_passed_over() -> None:
-    names = ["b/part-1.parquet", "a.jsonl", "b/c/d.json.gz", "README.md", ".cache/x.jsonl", "b/.y.jsonl", "picture.svg"]
+    names = [
+        "b/part-1.parquet",
+        "a.jsonl",
+        "b/c/d.json.gz",
+        "README.md",
+        ".cache/x.jsonl",
+        "b/.y.jsonl",
+        "b/__pycache__/z.json",
+        "picture.svg",
+    ]
     found = data_files(names, kind_of)
     assert (found.read, found.left_out) == (("a.jsonl", "b/c/d.json.gz", "b/part-1.parquet"), ())
 

@@ -97,6 +97,18 @@ def test_a_file_that_is_called_test_is_trained_on_only_if_that_is_asked_for(tmp_
     assert left_out(evaluated) == []
 
 
+def test_a_file_is_the_same_however_its_path_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder(tmp_path / "data", chats=1, held=1)
+    monkeypatch.chdir(tmp_path)
+    both = [f"{tmp_path}/data/held.jsonl: named both to train on and to evaluate on", "leave it out of one of them"]
+    assert refused("data", eval_files=(f"{tmp_path}/data/held.jsonl",)) == both
+    assert refused("data", "data/../data/held.jsonl")[0] == "data/../data/held.jsonl: named twice"
+    folder(tmp_path / "data", train=1)
+    assert left_out(opened("data", eval_files=(f"{tmp_path}/data/held.jsonl",))) == [
+        "not read in data: in no split (1 row): chats.jsonl"
+    ]
+
+
 def test_a_file_beside_folders_of_splits_is_in_none_of_them_and_named(tmp_path: Path) -> None:
     data = folder(tmp_path, train=1, test__a=1)
     assert refused(data) == [
@@ -174,6 +186,18 @@ def test_a_saved_data_set_is_read_as_datasets_loads_it(tmp_path: Path) -> None:
     found = opened(tmp_path / "one")
     assert [row.value for spec in found.sources for row in read(spec, {"text"})] == rows
     assert left_out(found) == [f"not read in {tmp_path}/one: in no split (6 rows): cache-1234.arrow"]
+
+
+def test_a_saved_data_set_that_lacks_a_part_is_refused(tmp_path: Path) -> None:
+    import datasets
+
+    saved = datasets.DatasetDict({"train": datasets.Dataset.from_list([{"text": "a"}, {"text": "b"}])})
+    saved.save_to_disk(tmp_path, num_shards={"train": 2})
+    (tmp_path / "train" / "data-00001-of-00002.arrow").unlink()
+    assert refused(tmp_path) == [
+        f"{tmp_path}/train/data-00001-of-00002.arrow: missing, but train/state.json lists it",
+        "copy the whole folder again",
+    ]
 
 
 def test_a_saved_split_is_the_split_that_it_was(tmp_path: Path) -> None:
