@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,25 +14,28 @@ import packer
 from packer.config import BuildConfig
 from packer.schema import RowBatch
 from packer.shards import Corpus
+from tests.fixtures.weighted_examples import weighted_examples
 from tests.support import SAMPLE, TINY
 
 CAPACITY = 4096
 
 
-@pytest.fixture(scope="module", params=[1, 64], ids=["plain", "aligned"])
+@pytest.fixture(scope="module", params=[(1, False), (64, False), (1, True)], ids=["plain", "aligned", "weighted"])
 def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     out = tmp_path_factory.mktemp("readers") / "packed"
-    packer.build(
-        BuildConfig(
-            datasets=(str(SAMPLE),),
-            tokenizer=str(TINY),
-            capacity=CAPACITY,
-            align=request.param,
-            out=out,
-            shard_rows=16,
-            workers=1,
+    align, weighted = request.param
+    with weighted_examples() if weighted else nullcontext():
+        packer.build(
+            BuildConfig(
+                datasets=(str(SAMPLE),),
+                tokenizer=str(TINY),
+                capacity=CAPACITY,
+                align=align,
+                out=out,
+                shard_rows=16,
+                workers=1,
+            )
         )
-    )
     return out
 
 
@@ -42,8 +46,9 @@ def shards(corpus: Corpus) -> list[str]:
 
 
 def columns(corpus: Corpus) -> list[str]:
-    """A shard's columns: example_lens only where examples are aligned."""
-    return [field.name for field in fields(RowBatch) if field.name != "example_lens" or corpus.manifest.align > 1]
+    """A shard's columns: example_lens only where examples are aligned, loss_weights only where targets have any."""
+    optional = {"example_lens": corpus.manifest.align > 1, "loss_weights": corpus.manifest.format_version == 2}
+    return [field.name for field in fields(RowBatch) if optional.get(field.name, True)]
 
 
 def equal_to_ours(corpus: Corpus, rows: Iterable[dict[str, object]]) -> None:

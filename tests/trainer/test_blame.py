@@ -231,7 +231,14 @@ def test_metrics_tell_whether_a_steps_gradient_was_finite() -> None:
 
 def made(example: int, loss: float, *, row: int = 0, targets: int = 10, said: str = "") -> Blamed:
     measured = ExampleLoss(
-        row=row, segment=0, example=example, start=0, end=20, targets=targets, loss_sum=loss * targets
+        row=row,
+        segment=0,
+        example=example,
+        start=0,
+        end=20,
+        targets=targets,
+        loss_sum=loss * targets,
+        target_weight=targets,
     )
     return Blamed(measured=measured, origin=f"a.jsonl row {example}", source=0, source_row=example, text=said)
 

@@ -99,8 +99,9 @@ class _Proof:
         windows = self.case.windows
         faults = layout_faults(self.case.subject.batch([window.row for window in windows]), windows)
         rows, slots = len(windows), len(windows[0].row.input_ids)
-        weights = " and their weights" if any(window.row.loss_weights is not None for window in windows) else ""
-        said = f"positions, boundaries and targets{weights} of a pass made of {rows} {'row' if rows == 1 else 'rows'} of {slots} slots are those of its segments"
+        weighted = any(window.row.loss_weights is not None for window in windows)
+        what = "boundaries, targets and their weights" if weighted else "boundaries and targets"
+        said = f"positions, {what} of a pass made of {rows} {'row' if rows == 1 else 'rows'} of {slots} slots are those of its segments"
         return not faults, said, "; ".join(faults[:3]), "this is a fault of batch making, not of the data: report it"
 
     def check_isolation(self) -> tuple[bool, str, str, str]:
