@@ -99,7 +99,7 @@ def _date(text: object) -> datetime.date | None:
     "--map",
     multiple=True,
     metavar="FIELD=COLUMN",
-    help="Column that holds a field: messages, prompt, completion, instruction, input, context, output, system, tools, history or text. Repeatable.",
+    help="Column that holds a field: messages, prompt, completion, instruction, input, context, output, system, tools, chat_template_kwargs, history or text. Repeatable.",
 )
 @click.option(
     "--empty-answers",

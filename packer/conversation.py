@@ -15,6 +15,7 @@ from packer.sources.json_values import Json, Message, from_json_text, kind_of, p
 from packer.sources.message_weights import hold_other_role, take_weight
 from packer.sources.rejected import Rejected
 from packer.sources.tool_call_forms import calls_of, tools_of
+from packer.sources.unsupported_data import MEDIA_COLUMNS
 from packer.words import EmptyAnswers
 
 __all__ = ["Conversation", "Json", "Message", "PlainText", "Rejected", "conversation", "kind_of", "text_of"]
@@ -214,6 +215,8 @@ def _with_role(raw: object, where: str) -> tuple[Message, str]:
     for theirs, ours in _ALIASES:
         if theirs in message and ours not in message:
             message[ours] = message.pop(theirs)
+    if medium := next((key for key in MEDIA_COLUMNS if message.get(key)), None):
+        raise Rejected("image_or_audio", f"{where}: {medium!r} holds what is not text; only text can be packed")
     role = message.get("role")
     if role is None:
         raise Rejected("bad_role", f"{where} has no role; its keys: {', '.join(message) or 'none'}")

@@ -160,10 +160,13 @@ def _conversation(
 def _tools(row: Mapping[object, object], columns: Mapping[str, str]) -> object:
     column = columns.get("tools")
     tools = None if column is None else row[column]
-    if column == "functions" and isinstance(functions := from_json_text(tools), list):
-        # OpenAI's older name for the tools that are functions.
-        return [{"type": "function", "function": function} for function in functions]
-    return tools
+    if column != "functions" or not tools:
+        return tools
+    functions = from_json_text(tools)
+    if not isinstance(functions, list):
+        raise Rejected("bad_message", f"column 'functions' is {kind_of(functions)}, not a list, nor JSON text of one")
+    # OpenAI's older name for the tools that are functions.
+    return [{"type": "function", "function": from_json_text(function)} for function in functions]
 
 
 def _template_args(value: object, column: str) -> dict[str, Json]:
@@ -183,7 +186,11 @@ def _is_system(message: object) -> bool:
 def _prompt_completion(row: Mapping[object, object], plan: ColumnPlan, layout: Layout) -> Conversation | PlainText:
     """Two lists of messages, or two texts; texts with a system prompt, input, history or tools are a chat, for which plain text has no place."""
     prompt = row[plan.columns["prompt"]]
-    beside = [column for name, column in plan.columns.items() if name not in ("prompt", "completion")]
+    beside = [
+        column
+        for name, column in plan.columns.items()
+        if name not in ("prompt", "completion") and (name != "tools" or from_json_text(row[column]))
+    ]
     is_chat = isinstance(_as_messages(prompt), list)
     if beside and not is_chat:
         plan = replace(plan, notes=(*plan.notes, ("prompt and completion read as a chat", ", ".join(beside))))

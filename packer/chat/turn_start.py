@@ -87,9 +87,11 @@ def empty_block(supplied: str, written: str, block: str) -> int:
         supplied: What stands before, which may hold the block's opening tag.
         block: The block as the template is known to write it; where it is another here, no more than its tags and what is between them.
     """
-    if block and written.startswith(block):
-        return len(block)
     pattern = _BLOCK_TAIL if _OPEN_TAIL.search(supplied) else _EMPTY_BLOCK
     found = pattern.match(written)
-    # White space behind it belongs to an answer that follows at once.
-    return 0 if found is None else len(written) if not written[found.end() :].strip() else found.end()
+    if found is None:
+        return 0
+    if not written[found.end() :].strip():
+        # The answer follows at once: white space before it is the block's.
+        return len(written)
+    return len(block) if block and written.startswith(block) else found.end()

@@ -92,7 +92,10 @@ def test_all_of_a_row_that_belongs_to_the_conversation_is_in_it(row: dict, expec
 def test_prompt_and_completion_that_are_read_as_a_chat_are_counted() -> None:
     row = {"system": "s", "prompt": "q", "completion": "a"}
     assert read(row).notes == (("prompt and completion read as a chat", "system"),)
-    assert canonical({"prompt": "q", "completion": "a"}, Layout()) == PlainText(prompt="q", completion="a")
+    for nothing in ({}, {"system": None}, {"tools": []}, {"tools": "[]"}, {"tools": ""}):
+        assert canonical({"prompt": "q", "completion": "a", **nothing}, Layout()) == PlainText(
+            prompt="q", completion="a"
+        )
 
 
 @pytest.mark.parametrize(

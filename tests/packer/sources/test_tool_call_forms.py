@@ -147,6 +147,8 @@ def test_tools_are_objects_however_they_are_stored(tools: object) -> None:
 def test_functions_are_tools_under_their_older_name() -> None:
     for functions in ([TOOL["function"]], json.dumps([TOOL["function"]])):
         assert read(USER, ANSWER, functions=functions).tools == [TOOL]
+    with pytest.raises(Rejected, match="column 'functions' is text, not a list"):
+        read(USER, ANSWER, functions="search")
 
 
 @pytest.mark.parametrize("nothing", ["", " ", "[]", [], {}, None])

@@ -84,3 +84,13 @@ def test_pictures_and_sound_are_rejected_by_name(chat: dict, column: str) -> Non
         assert repr(column) in caught.detail
     for value in ([], None, ""):
         canonical({**chat, column: value}, Layout())
+
+
+def test_pictures_of_one_message_are_rejected_by_name() -> None:
+    """As Ollama's format has them."""
+    caught = rejected({"messages": [{**USER, "images": ["aGk="]}, ANSWER]})
+    assert (caught.reason, caught.detail) == (
+        "image_or_audio",
+        "message 0: 'images' holds what is not text; only text can be packed",
+    )
+    canonical({"messages": [{**USER, "images": []}, ANSWER]}, Layout())
