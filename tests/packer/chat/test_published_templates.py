@@ -19,7 +19,8 @@ from packer.formats import Layout
 from packer.render import Policies, Renderer
 from packer.template import ChatTemplate
 from packer.tokenizer import Tokenizer, load_tokenizer
-from tests.fixtures.chat_oracle import DATE, Oracle, TemplateRaises, Undecided, difference
+from tests.fixtures.assistant_turns import TemplateRaises, Undecided
+from tests.fixtures.chat_oracle import DATE, Oracle, difference, texts_of
 from tests.fixtures.conversations import conversations
 from tests.fixtures.published_templates import Base, Published, fitting_tokenizer, of_others, of_trl
 
@@ -29,7 +30,7 @@ _outcomes: dict[str, dict[str, str]] = {}
 
 
 def outcomes_of(published: Published, ours: Tokenizer, theirs: PreTrainedTokenizerFast) -> dict[str, str]:
-    """kind of conversation → "right", "refused: …", "WRONG: …", "raises" (transformers does), or "undecided: …"."""
+    """kind of conversation → "right", "refused: …", "WRONG: …" or "undecided: …"; and, where it is refused, "raises" (transformers does) or "prints nothing: …"."""
     oracle = Oracle(theirs, published.family, published.source)
     # Text that spells control tokens has other ids on purpose.
     special = [added.content for added in theirs.added_tokens_decoder.values() if added.special]
@@ -53,10 +54,12 @@ def outcomes_of(published: Published, ours: Tokenizer, theirs: PreTrainedTokeniz
             found[kind] = f"undecided: {why}"
             continue
         if isinstance(outcome, Rejected):
-            # A template for parts of content, say: nothing that the assistant says comes out of it.
-            empty = not expected.unterminated and not any(expected.mask)
-            why = "no token ends a turn" if expected.unterminated else "no target" if empty else ""
-            found[kind] = f"refused: {outcome}" + (f" ({why})" if why else "")
+            said = [one for message in row["messages"] if message["role"] == "assistant" for one in texts_of([message])]
+            if all(one in expected.unprinted for one in said if one):
+                # A template for parts of content, say: nothing that the assistant says comes out of it.
+                found[kind] = f"prints nothing: {outcome}"
+            else:
+                found[kind] = f"refused: {outcome}" + (" (no token ends a turn)" if expected.unterminated else "")
             continue
         wrong = difference(oracle.tokenizer, expected, outcome.ids.tolist(), outcome.loss_mask.tolist())
         found[kind] = f"WRONG: {wrong}" if wrong else "right"
@@ -100,7 +103,7 @@ def test_few_pairs_of_trl_s_templates_are_refused() -> None:
     """Of the pairs that transformers renders; after those tests whose outcomes it counts."""
     if not TRL or not TRL.keys() <= _outcomes.keys():
         pytest.skip("not every template was tried in this process")
-    rendered = [what for name in TRL for what in _outcomes[name].values() if what != "raises"]
+    rendered = [what for name in TRL for what in _outcomes[name].values() if not what.startswith(("raises", "prints"))]
     refused = [what for what in rendered if what.startswith("refused")]
     assert len(refused) < 0.05 * len(rendered), f"{len(refused)} of {len(rendered)}\n{table()}"
 
@@ -115,7 +118,9 @@ def table() -> str:
     for name, found in _outcomes.items():
         counts = Counter(what.partition(":")[0] for what in found.values())
         lines.append(f"{name:40} " + ", ".join(f"{count} {what}" for what, count in counts.most_common()))
-    reasons = Counter(what for found in _outcomes.values() for what in found.values() if what.startswith("refused"))
+    reasons = Counter(
+        what for found in _outcomes.values() for what in found.values() if what.startswith(("refused", "prints"))
+    )
     return "\n".join([*lines, *(f"{count:5} {what}" for what, count in reasons.most_common())])
 
 
