@@ -22,6 +22,7 @@ from packer.tokenizer import Tokenizer, load_tokenizer
 from tests.fixtures.assistant_turns import TemplateRaises, Undecided
 from tests.fixtures.chat_oracle import DATE, Oracle, difference, texts_of
 from tests.fixtures.conversations import conversations
+from tests.fixtures.genuine_tokenizers import GENUINE
 from tests.fixtures.published_templates import Base, Published, fitting_tokenizer, of_others, of_trl
 
 pytestmark = pytest.mark.full
@@ -108,8 +109,12 @@ def test_few_pairs_of_trl_s_templates_are_refused() -> None:
     assert len(refused) < 0.05 * len(rendered), f"{len(refused)} of {len(rendered)}\n{table()}"
 
 
-def test_templates_of_other_packages_are_exactly_right_or_refuse(tmp_path_factory: pytest.TempPathFactory) -> None:
-    assert not (wrong := wrong_in(try_all(of_others(), tmp_path_factory))), wrong
+@pytest.mark.parametrize("vocabulary", GENUINE)
+def test_templates_of_other_packages_are_exactly_right_or_refuse(
+    vocabulary: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    templates = {name: published for name, published in of_others().items() if published.base.vocabulary == vocabulary}
+    assert not (wrong := wrong_in(try_all(templates, tmp_path_factory))), wrong
 
 
 def table() -> str:
