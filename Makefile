@@ -96,4 +96,4 @@ gpu-check:
 	$(GPU_PYTHON) -m tests.gpu.check
 
 clean:
-	rm -rf $(VENV) .venv-bench .venv-bench-read $(GPU_WHEELS) $(PACKED) $(RUN) build *.egg-info
+	rm -rf $(VENV) .venv-bench .venv-bench-read $(GPU_WHEELS) .tokenizers $(PACKED) $(RUN) build *.egg-info

@@ -13,9 +13,11 @@ from transformers import AutoTokenizer
 from packer.render import Example, Policies, Renderer
 from packer.template import ChatTemplate
 from packer.tokenizer import load_tokenizer
-from tests.fixtures.chat_oracle import Oracle, TemplateRaises, family_of
+from tests.fixtures.assistant_turns import TemplateRaises
+from tests.fixtures.chat_oracle import Oracle
 from tests.fixtures.conversations import conversations
 from tests.fixtures.genuine_tokenizers import chat_template, genuine_tokenizer, package_files
+from tests.fixtures.model_families import family_of
 
 _CALL = '{"city": "Oslo"}'
 # vocabulary → kind of conversation → what the assistant has to write, token by token where one straddles a seam.

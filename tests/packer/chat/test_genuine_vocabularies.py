@@ -20,16 +20,16 @@ from packer.formats import Layout
 from packer.render import Example, Policies, Renderer
 from packer.template import ChatTemplate
 from packer.tokenizer import Tokenizer, load_tokenizer
+from tests.fixtures.assistant_turns import TemplateRaises
 from tests.fixtures.chat_oracle import (
     DATE,
     Expected,
     Oracle,
-    TemplateRaises,
     difference,
-    family_of,
 )
 from tests.fixtures.conversations import TOOLS, Row, calls, conversations, result, says, user
 from tests.fixtures.genuine_tokenizers import GENUINE, chat_template, genuine_tokenizer
+from tests.fixtures.model_families import family_of
 
 # What most data sets use with Llama 2: one BOS, and a blank in front of every answer.
 _PLAIN_LLAMA2 = (
