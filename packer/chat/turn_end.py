@@ -40,12 +40,14 @@ class TurnEnds:
         stop_ids: Ids at which generation stops: what `trainer export` writes as `eos_token_id`.
         closers: Texts of all tokens that close a turn; a superset of those of `stop_ids`.
         appended: Text to append to a conversation that ends with an answer; empty unless the template leaves the last turn open.
+        appended_to_call: The same for one that ends with a tool call.
         remarks: Lines for the report, about disagreement with the model's generation config.
     """
 
     stop_ids: tuple[int, ...]
     closers: tuple[str, ...]
     appended: str = ""
+    appended_to_call: str = ""
     remarks: tuple[str, ...] = ()
 
 
@@ -91,6 +93,7 @@ def find_turn_ends(tokenizer: Tokenizer, template: ChatTemplate, *, prompt: str,
         stop_ids=stop_ids,
         closers=tuple(sorted(closers)),
         appended=appended,
+        appended_to_call=appended and (of_call or appended),
         remarks=_remarks(tokenizer, stops, stop_ids),
     )
 

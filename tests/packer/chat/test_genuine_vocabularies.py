@@ -78,7 +78,7 @@ _MAY_BE_REFUSED: dict[str, dict[str, str]] = {
     "llama3": _NO_CALLS,
     "llama3_1": _NO_CALLS,
     "gemma3": {**_NO_CALLS, **dict.fromkeys(_ALTERNATE, _RAISES)},
-    "gptoss": {},
+    "gptoss": {"reasoned call beside text": _RAISES},
     "deepseek_v3": _NO_CALLS,
     "mistral_nemo": dict.fromkeys(("developer", "users in a row", "assistants in a row", "assistant first"), _RAISES),
     "qwen3": {},
