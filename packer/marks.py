@@ -161,7 +161,9 @@ def render(
         turns.append(Turn(start, max(marks.end, start), weight))
     others = [place for mark, place in zip(marked.marks, marked.places, strict=True) if mark == OTHERS]
     literals = tuple(pairs(marked, LITERAL_OPEN, LITERAL_CLOSE))
-    text = plain + facts.appended if messages[-1]["role"] == "assistant" else plain
+    text = plain
+    if messages[-1]["role"] == "assistant":
+        text += facts.appended_to_call if messages[-1].get("tool_calls") else facts.appended
     if facts.closers:
         check_ends(text, turns, others, literals, facts.closers)
     return Rendered(

@@ -74,7 +74,11 @@ def probe(tokenizer: Tokenizer, template: ChatTemplate) -> Probe:
     if tokenizer.bos_id not in ends.stop_ids and (bos.sum() > len(_USER) or (bos[1:] & bos[:-1]).any()):
         raise UserError(f"{name} writes {bos.sum()} BOS tokens into one conversation", mend)
     facts = Facts(
-        closers=ends.closers, prompt=prompt or _header(rendered, ends.closers), appended=ends.appended, block=block
+        closers=ends.closers,
+        prompt=prompt or _header(rendered, ends.closers),
+        appended=ends.appended,
+        appended_to_call=ends.appended_to_call,
+        block=block,
     )
     first = rendered.text[: rendered.text.find(_USER[0])]
     for text in sorted(tokenizer.added_tokens.values(), key=len, reverse=True) if len(first) > _MOST_HEADER else ():

@@ -66,13 +66,14 @@ class Facts:
 
     closers: texts of the tokens that end a turn; empty while they are not known. prompt: what it appends for a model to go on from
     (`add_generation_prompt`), or writes before every answer; used where no prompt can be rendered for a turn. appended: what a conversation that ends
-    with an answer is to be closed with, where the template leaves it open. block: the empty reasoning block that it writes before a plain answer, behind
+    with an answer is to be closed with, where the template leaves it open; appended_to_call: the same for one that ends with a tool call. block: the empty reasoning block that it writes before a plain answer, behind
     the prompt.
     """
 
     closers: Sequence[str] = ()
     prompt: str = ""
     appended: str = ""
+    appended_to_call: str = ""
     block: str = ""
 
 
