@@ -78,7 +78,7 @@ def _options(manifest: Manifest) -> dict[str, object]:
 def _sources(a: Manifest, b: Manifest) -> Iterator[Change]:
     mine, theirs = (dict(zip(source_names(one.sources), one.sources, strict=True)) for one in (a, b))
     for name in [*mine, *(name for name in theirs if name not in mine)]:
-        label = f"{name[0]} {name[1]}".rstrip() + (f" ({name[2] + 1})" if name[2] else "")
+        label = name[0] + (f" ({name[1] + 1})" if name[1] else "")
         if name in mine and name in theirs:
             yield from _flat("sources", _source(label, mine[name]), _source(label, theirs[name]))
         else:

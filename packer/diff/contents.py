@@ -127,7 +127,7 @@ def _weights(mask: BoolArray, weights: Float32Array | None) -> Float32Array:
 
 def match(a: Contents, b: Contents) -> tuple[Int64Array, Int64Array]:
     """Examples of a and of b with one name, int64 [m] each, in the order of the sources."""
-    numbers: dict[tuple[str, str, int], int] = {}
+    numbers: dict[tuple[str, int], int] = {}
     keys = [_names(one, numbers) for one in (a, b)]
     both = np.concatenate(keys, axis=1)
     _, inverse = np.unique(both, axis=1, return_inverse=True)
@@ -138,17 +138,17 @@ def match(a: Contents, b: Contents) -> tuple[Int64Array, Int64Array]:
     return in_a.astype(np.int64), in_b.astype(np.int64)
 
 
-def source_names(sources: Sequence[Source]) -> list[tuple[str, str, int]]:
-    """A name for each source that does not depend on the order: name, title, and how many of that name came before."""
-    seen: Counter[tuple[str, str]] = Counter()
+def source_names(sources: Sequence[Source]) -> list[tuple[str, int]]:
+    """A name for each source that does not depend on the order: its title, and how many of that name came before."""
+    seen: Counter[str] = Counter()
     names = []
     for source in sources:
-        names.append((source.name, source.title, seen[source.name, source.title]))
-        seen[source.name, source.title] += 1
+        names.append((source.title, seen[source.title]))
+        seen[source.title] += 1
     return names
 
 
-def _names(contents: Contents, numbers: dict[tuple[str, str, int], int]) -> Int64Array:
+def _names(contents: Contents, numbers: dict[tuple[str, int], int]) -> Int64Array:
     """int64 [4, N]: source (numbered over both folders), row, piece, copy."""
     names = source_names(contents.manifest.sources)
     own = np.array([numbers.setdefault(name, len(numbers)) for name in names] or [0], dtype=np.int64)

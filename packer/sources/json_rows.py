@@ -1,6 +1,6 @@
 """Rows of JSON files, however the objects lie in them: one a line, one over many lines, several behind each other, in a list, or in a wrapper.
 
-    for row in json_rows("chats.json", file, split=""): ...
+    for row in json_rows("chats.json", "chats.json", file, split="", by_line=False): ...
 
 The suffix decides only what the text leaves open: lines are the rule in `.jsonl` and `.ndjson`, where a line that is not JSON is a row that is not,
 and one document is the rule in `.json`, where text that is not JSON is no file of rows.
