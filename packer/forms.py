@@ -173,8 +173,10 @@ class Forms:
         else:
             turns = tuple(
                 [
-                    Turn(at[first] - before, at[last], weight_of(conversation, place))
+                    # As with marks, one that is not trained on begins with its text: no prompt is looked for.
+                    Turn(at[first] - before if weight else at[first], at[last], weight)
                     for first, last, before, place in form.turns
+                    for weight in (weight_of(conversation, place),)
                 ]
             )
         self._made += 1

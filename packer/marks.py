@@ -47,6 +47,7 @@ from packer.turns import (
     check_ends,
     joined,
     last_end,
+    literal_marks,
     pairs,
     read_turns,
     refused,
@@ -320,8 +321,9 @@ def _weighted_by_tags(template: ChatTemplate, conversation: Conversation, text: 
     for place, weight in weights.items():
         if weight == 1:
             continue
-        content = around_text(str(messages[place]["content"]), LITERAL_OPEN, LITERAL_CLOSE)
-        marked = replaced(messages, place, {**messages[place], "content": content})
+        content = str(messages[place]["content"])
+        around = around_text(content, LITERAL_OPEN, LITERAL_CLOSE) if content.strip() else literal_marks(content)
+        marked = replaced(messages, place, {**messages[place], "content": around})
         apart = take_apart(template.run(marked, tools=conversation.tools, args=conversation.template_args))
         spans = pairs(apart, LITERAL_OPEN, LITERAL_CLOSE)
         mine = [n for n, turn in enumerate(turns) if spans and turn.start <= spans[0][0] and spans[0][1] <= turn.end]
