@@ -21,7 +21,7 @@ from packer.types import BoolArray, Float32Array, Int32Array, Int64Array
 # The newest that this code reads; a build has the lowest that says what is in it (`format_version`).
 FORMAT_VERSION = 2
 # What a target may count in the loss. Past these the others of its step would have no part in it, or it none.
-LEAST_LOSS_WEIGHT, MOST_LOSS_WEIGHT = 0.001, 1000.0
+LEAST_LOSS_WEIGHT, MOST_LOSS_WEIGHT = 1e-6, 1e3
 ROWS_PER_BATCH = 16
 CAPACITY_MULTIPLE = 64
 SEGMENTS_MULTIPLE = 8
@@ -189,7 +189,7 @@ def _weights(batch: RowBatch) -> Iterator[tuple[str, BoolArray]]:
     if batch.loss_weights is None:
         return
     rules = (
-        ("loss_weights must be from 0.001 to 1000 on targets", batch.loss_mask),
+        ("loss_weights must be from 0.000001 to 1000 on targets", batch.loss_mask),
         ("loss_weights must be 0 where the loss mask is false", ~batch.loss_mask),
     )
     wrong = wrong_weights(batch.loss_weights, batch.loss_mask)

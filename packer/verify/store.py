@@ -139,7 +139,7 @@ def _check_part(file: str, head: PartHead, part: TokenPart, manifest: Manifest, 
     )
     if part.loss_weights is not None:
         each(
-            "a conversation's loss_weights must be from 0.001 to 1000 on its targets, and 0 elsewhere",
+            "a conversation's loss_weights must be from 0.000001 to 1000 on its targets, and 0 elsewhere",
             _of(part, wrong_weights(part.loss_weights, part.mask(0, len(part.ids)))),
         )
         findings.hold(

@@ -255,7 +255,7 @@ def test_weights_lie_where_their_tokens_do_and_never_on_a_first_one() -> None:
         assert rows.loss_weights.tolist() == expected.tolist()
         assert broken_rule(rows, pad_id=PAD, vocab_size=100, align=align) is None
         for slot, weight, rule in (
-            (2, np.nan, "loss_weights must be from 0.001 to 1000 on targets"),
+            (2, np.nan, "loss_weights must be from 0.000001 to 1000 on targets"),
             (1, 0.5, "loss_weights must be 0 where the loss mask is false"),
         ):
             wrong = broken(rows, "loss_weights", (0, slot), weight)

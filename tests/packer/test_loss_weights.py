@@ -255,7 +255,7 @@ def test_stats_and_inspect_say_what_targets_count(tmp_path: Path) -> None:
     document = json.loads(run.invoke(main, ["stats", str(tmp_path / "packed"), "--json"]).stdout)
     assert document["splits"]["eval"]["loss_weights"]["targets"] == expected
     assert (
-        "Weights of targets in the loss (train): 0.001 × "
+        "Weights of targets in the loss (train): 1e-06 × "
         in run.invoke(main, ["stats", str(tmp_path / "packed")]).stdout
     )
     assert "Weights of targets" not in run.invoke(main, ["stats", str(tmp_path / "plain")]).stdout
@@ -299,7 +299,6 @@ def _with(row: dict[str, np.ndarray], weight: float) -> set[int]:
     }
 
 
-@pytest.mark.xfail(strict=True, reason="the data's own weights are not read yet")
 def test_the_weight_of_a_message_becomes_that_of_its_targets(tmp_path: Path) -> None:
     messages = [
         {"role": "user", "content": "a"},
@@ -314,3 +313,15 @@ def test_the_weight_of_a_message_becomes_that_of_its_targets(tmp_path: Path) -> 
     half = weights.count(0.5)
     assert 2 <= half < len(weights)
     assert weights == [0.5] * half + [1.0] * (len(weights) - half)
+
+
+@pytest.mark.parametrize(("weight", "goes_in"), [(1e-6, True), (1000, True), (9e-7, False), (1001, False)])
+def test_what_is_read_of_the_data_can_be_written_and_the_rest_is_refused_by_name(
+    tmp_path: Path, weight: float, goes_in: bool
+) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": weight}]
+    source = write_jsonl(tmp_path / "chats.jsonl", [chat("c", "d"), {"messages": messages}])
+    manifest = build(tmp_path / "packed", source=source)
+    assert manifest.format_version == (2 if goes_in else 1)
+    assert manifest.ledger.conversations.get("bad_weight", 0) == (not goes_in)
+    assert verify(tmp_path / "packed", deep=True).broken == 0

@@ -244,17 +244,17 @@ def in_a_tail(columns: Columns) -> None:
 
 
 _BOUNDS, _ZEROS = (
-    "loss_weights must be from 0.001 to 1000 on targets",
+    "loss_weights must be from 0.000001 to 1000 on targets",
     "loss_weights must be 0 where the loss mask is false",
 )
-_STORED = "a conversation's loss_weights must be from 0.001 to 1000 on its targets, and 0 elsewhere"
+_STORED = "a conversation's loss_weights must be from 0.000001 to 1000 on its targets, and 0 elsewhere"
 WEIGHT_PLANTS = {
     "a target of weight 0": (weigh(0, target=True), 4, _BOUNDS),
     "negative": (weigh(-1, target=True), 4, _BOUNDS),
     "not a number": (weigh(np.nan, target=True), 4, _BOUNDS),
     "infinite": (weigh(np.inf, target=True), 4, _BOUNDS),
     "too large": (weigh(1001, target=True), 4, _BOUNDS),
-    "too small": (weigh(0.0009, target=True), 4, _BOUNDS),
+    "too small": (weigh(9e-7, target=True), 4, _BOUNDS),
     "on a first token": (weigh(1, target=False), 4, _ZEROS),
     "not a number on a first token": (weigh(np.nan, target=False), 4, _ZEROS),
     "on the pad tail": (in_a_tail, None, _ZEROS),
