@@ -7,15 +7,16 @@ write(RawPart(number=0, source=0, ...))          # tokens/part-00000.arrow
 from __future__ import annotations
 
 import datetime
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from packer.conversation import Json, Rejected
+from packer.conversation import Rejected
 from packer.encoders import make_encoder
 from packer.parts import RawPart
 from packer.render import Example, Policies, Renderer, make_renderer
@@ -30,13 +31,14 @@ _ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodeSettings:
-    """What a worker needs to make its own tokenizer and renderer. folder: where its parts go."""
+    """What a worker needs to make its own tokenizer and renderer. folder: where its parts go. template_args: as JSON, since settings are
+    told apart by their hash."""
 
     folder: Path
     tokenizer: str
     templates: tuple[str, ...]
     template_date: datetime.date | None
-    template_args: Mapping[str, Json]
+    template_args: str
     policies: Policies
     encoder: str
 
@@ -46,7 +48,7 @@ def make_part_writer(settings: EncodeSettings) -> Callable[[RawPart], int]:
     tokenizer = load_tokenizer(settings.tokenizer)
     tokenizer.use(make_encoder(settings.encoder, tokenizer.backend))
     renderer = make_renderer(
-        tokenizer, settings.templates, settings.policies, date=settings.template_date, args=settings.template_args
+        tokenizer, settings.templates, settings.policies, date=settings.template_date, args=json.loads(settings.template_args)
     )
     return part_writer(renderer, settings.folder)
 

@@ -162,7 +162,7 @@ def encode_settings(config: BuildConfig, inputs: Inputs) -> EncodeSettings:
         tokenizer=str(out / "tokenizer"),
         templates=inputs.templates,
         template_date=config.template_date,
-        template_args=config.template_args,
+        template_args=json.dumps(config.template_args),
         policies=config.policies,
         encoder=inputs.encoder.name,
     )
