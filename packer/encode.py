@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from packer.chat.load_renderer import make_renderer
 from packer.conversation import Rejected
 from packer.encoders import make_encoder
 from packer.parts import RawPart
-from packer.render import Example, Policies, Renderer, make_renderer
+from packer.render import Example, Policies, Renderer
 from packer.sources.raw_row import NotJsonError, parsed
 from packer.token_part import PartHead, Reject, TokenPart, part_name, write_part
 from packer.tokenizer import load_tokenizer
@@ -48,7 +49,11 @@ def make_part_writer(settings: EncodeSettings) -> Callable[[RawPart], int]:
     tokenizer = load_tokenizer(settings.tokenizer)
     tokenizer.use(make_encoder(settings.encoder, tokenizer.backend))
     renderer = make_renderer(
-        tokenizer, settings.templates, settings.policies, date=settings.template_date, args=json.loads(settings.template_args)
+        tokenizer,
+        settings.templates,
+        settings.policies,
+        date=settings.template_date,
+        args=json.loads(settings.template_args),
     )
     return part_writer(renderer, settings.folder)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from packer import source as sources
+from packer.chat.load_renderer import make_renderer
 from packer.config import BuildConfig
 from packer.conversation import Rejected
 from packer.encode import outcomes
@@ -27,7 +28,7 @@ from packer.inputs import Found, find, template_lines
 from packer.intake import nested
 from packer.probe import messages
 from packer.readers import rows_of, size_of, stored_size
-from packer.render import Example, Renderer, make_renderer
+from packer.render import Example, Renderer
 from packer.schema import position_dtype
 from packer.show import Piece, control_texts, pieces
 from packer.source import SourceSpec

@@ -7,7 +7,7 @@ assistant's text lies follows from the form, so no marks are needed either.
 A conversation whose texts lead to no form (the template takes one apart, or prints it twice, or asks how long it is) is left to `packer.marks`. Which of
 the two it is depends on that conversation alone, never on those seen before.
 
-    forms = Forms(template, prompt="<|im_start|>assistant\\n")
+    forms = Forms(template, Facts(prompt="<|im_start|>assistant\\n"))
     forms.rendered(conversation)          # as `packer.marks.render` would give it, or None
 """
 
@@ -17,8 +17,8 @@ import json
 import re
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
+from packer.chat.form import Form, Span, Texts, between_tags, left_out, literal_at_end
 from packer.chat.turn_start import before_tag, common_length, empty_block, only_reasoning
 from packer.conversation import Conversation, Message, Rejected
 from packer.errors import UserError
@@ -34,85 +34,7 @@ _CHECK_EVERY = 64
 _KEPT = 500_000
 # What the marks of `packer.turns` are in UTF-8: they begin so, and hardly anything else does.
 _MARKS = b"\xf4\x80\x80"
-_AT_TAGS = re.compile(f"([{OPEN}{CLOSE}])")
 _REPLY = "text of assistant"
-# The keys of a message with reasoning, under the two names that templates read; one text.
-_REASONING = ("reasoning_content", "thinking")
-
-
-class _Span(NamedTuple):
-    """A turn of a form: from its part `first` to before its part `last`, begun `before` characters earlier (in the literal text in front), or later.
-
-    place: the assistant's message; -1 where generation tags made the turn.
-    """
-
-    first: int
-    last: int
-    before: int = 0
-    place: int = -1
-
-
-class _Form(NamedTuple):
-    """parts: literal text and expressions of the texts, none of them ever empty; turns: the assistant's, in order; unprinted: (kind, number of the text,
-    place of its message) of what the template leaves out."""
-
-    parts: tuple[str | Part, ...]
-    turns: tuple[_Span, ...]
-    unprinted: tuple[tuple[str, int, int], ...] = ()
-
-
-class _Texts:
-    """What of a conversation's messages stands for any text, and what does not.
-
-    texts: contents in order, then reasoning. at: of each message, the number of the text under each key. shape: all else that a template can see. owners:
-    (kind, place of the message) of each text.
-    """
-
-    __slots__ = ("at", "owners", "shape", "texts")
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.at: list[dict[str, int]] = []
-        self.shape: list[object] = []
-        self.owners: list[tuple[str, int]] = []
-
-    @classmethod
-    def of(cls, messages: Sequence[Message]) -> _Texts | None:
-        """None where a message holds more than a role, a text that is not blank, and reasoning."""
-        found = cls()
-        contents, shape, thinking = found.texts, found.shape, []
-        for place, message in enumerate(messages):
-            text = message["content"]
-            if type(text) is not str or not text or text.isspace():
-                return None
-            contents.append(text)
-            # A template may print the keys, so their order counts.
-            shape.append(message["role"])
-            shape.append(next(iter(message)))
-            if len(message) == 2:
-                continue
-            reasoning = message.get("reasoning_content")
-            if len(message) != 4 or message.get("thinking") != reasoning or message["role"] != "assistant":
-                return None
-            if type(reasoning) is not str or not reasoning or reasoning.isspace():
-                return None
-            shape.append(tuple(message))
-            thinking.append((place, reasoning))
-        for _, reasoning in thinking:
-            contents.append(reasoning)
-        shape.append(tuple([place for place, _ in thinking]))
-        return found
-
-    def number(self, messages: Sequence[Message]) -> None:
-        """Fill in `at` and `owners`, which only tracing needs."""
-        reasoned = len(messages)
-        self.owners = [(f"text of {message['role']}", place) for place, message in enumerate(messages)]
-        for place, message in enumerate(messages):
-            self.at.append({"content": place})
-            if len(message) > 2:
-                self.at[-1].update(dict.fromkeys(_REASONING, reasoned))
-                self.owners.append(("reasoning", place))
-                reasoned += 1
 
 
 class _Fork:
@@ -122,10 +44,10 @@ class _Fork:
 
     def __init__(self, question: Question) -> None:
         self.ask, self.of, self.argument = question
-        self.next: dict[bool, _Fork | _Form | None] = {}
+        self.next: dict[bool, _Fork | Form | None] = {}
 
 
-_UNSEEN = _Form((), ())
+_UNSEEN = Form((), ())
 
 
 class Forms:
@@ -135,7 +57,7 @@ class Forms:
         self._template = template
         self._facts = facts
         self._closer = re.compile("|".join(map(re.escape, facts.closers)))
-        self._known: dict[object, _Fork | _Form | None] = {}
+        self._known: dict[object, _Fork | Form | None] = {}
         self._kept = 0
         self._made = 0
 
@@ -151,7 +73,7 @@ class Forms:
         plain_weights = not (conversation.first_target or conversation.masked or conversation.weights)
         if self._template.has_generation_tags and not plain_weights:
             return None
-        found = _Texts.of(messages)
+        found = Texts.of(messages)
         if found is None:
             return None
         if conversation.template_args:
@@ -188,7 +110,7 @@ class Forms:
             unprinted=tuple([Unprinted(kind, texts[number], place) for kind, number, place in form.unprinted]),
         )
 
-    def _form(self, key: object, conversation: Conversation, found: _Texts) -> _Form | None:
+    def _form(self, key: object, conversation: Conversation, found: Texts) -> Form | None:
         texts = found.texts
         known = self._known.get(key, _UNSEEN)
         while type(known) is _Fork:
@@ -202,9 +124,9 @@ class Forms:
             self._keep(key, asked, form)
         return form
 
-    def _keep(self, key: object, asked: Asked, form: _Form | None) -> None:
+    def _keep(self, key: object, asked: Asked, form: Form | None) -> None:
         """Lays the path of questions and answers down to the form."""
-        nodes: dict[object, _Fork | _Form | None]
+        nodes: dict[object, _Fork | Form | None]
         nodes, branch = self._known, key
         self._kept += len(asked.texts) + (0 if form is None else len(form.parts))
         for question, answer in zip(asked.questions, asked.answers, strict=True):
@@ -217,7 +139,7 @@ class Forms:
             nodes, branch = fork.next, answer  # type: ignore[assignment]
         nodes[branch] = form
 
-    def _traced(self, conversation: Conversation, found: _Texts, asked: Asked) -> _Form | None:
+    def _traced(self, conversation: Conversation, found: Texts, asked: Asked) -> Form | None:
         try:
             parts = self._template.trace(conversation.messages, asked, texts=found.at, args=conversation.template_args)
         except Rejected:
@@ -225,8 +147,8 @@ class Forms:
         return None if asked.lost else self._form_of(parts, conversation, found, asked)
 
     def _form_of(
-        self, parts: tuple[str | Part, ...], conversation: Conversation, found: _Texts, asked: Asked
-    ) -> _Form | None:
+        self, parts: tuple[str | Part, ...], conversation: Conversation, found: Texts, asked: Asked
+    ) -> Form | None:
         """The form of what was printed, where the template itself agrees and every turn has its place."""
         printed = "".join([part if isinstance(part, str) else value(part, asked.texts) for part in parts])
         try:
@@ -236,8 +158,8 @@ class Forms:
         except (UnicodeEncodeError, Rejected):
             return None
         if self._template.has_generation_tags:
-            form = _between_tags(parts)
-            return form and form._replace(unprinted=_unprinted(parts, found))
+            form = between_tags(parts)
+            return form and form._replace(unprinted=left_out(parts, found))
         if any(isinstance(part, str) and _MARKS in part.encode() for part in parts):
             return None
         return self._by_place(self._closed(parts, conversation.messages), conversation, found, asked)
@@ -251,8 +173,8 @@ class Forms:
         return (*parts, self._facts.appended)
 
     def _by_place(
-        self, parts: tuple[str | Part, ...], conversation: Conversation, found: _Texts, asked: Asked
-    ) -> _Form | None:
+        self, parts: tuple[str | Part, ...], conversation: Conversation, found: Texts, asked: Asked
+    ) -> Form | None:
         """Turns where the assistant's texts stand: each once, by itself, in the order in which they were said, and closed before the next text."""
         owners = [(n, *found.owners[place_of(part)]) for n, part in enumerate(parts) if not isinstance(part, str)]
         replies = [(n, place) for n, kind, place in owners if kind == _REPLY]
@@ -272,8 +194,8 @@ class Forms:
             before = self._before(parts, first, place, conversation, found, asked)
             if before is None:
                 return None
-            turns.append(_Span(first, number + 1, before, place))
-        return _Form(parts, tuple(turns), _unprinted(parts, found))
+            turns.append(Span(first, number + 1, before, place))
+        return Form(parts, tuple(turns), left_out(parts, found))
 
     @staticmethod
     def _next_text(parts: tuple[str | Part, ...], number: int) -> int:
@@ -285,7 +207,7 @@ class Forms:
         number: int,
         place: int,
         conversation: Conversation,
-        found: _Texts,
+        found: Texts,
         asked: Asked,
     ) -> int | None:
         """How many characters in front of a turn's first text are the assistant's too: what stands behind the generation prompt. Below 0: the text begins
@@ -301,7 +223,7 @@ class Forms:
             )
         except Rejected:
             return None
-        literal, tail = _literal_at_end(parts[:number]), _literal_at_end(prompted)
+        literal, tail = literal_at_end(parts[:number]), literal_at_end(prompted)
         texts_before = [part for part in parts[:number] if not isinstance(part, str)]
         # Both are laid against one another behind the last text before the turn, which must be the same one.
         if asked.lost or texts_before[-1:] != [part for part in prompted if not isinstance(part, str)][-1:]:
@@ -339,33 +261,3 @@ class Forms:
                 f"the chat template renders {own[place : place + 40]!r} where its form says {text[place : place + 40]!r}",
                 "this is a fault of packer; please report it with the template",
             )
-
-
-def _unprinted(parts: tuple[str | Part, ...], found: _Texts) -> tuple[tuple[str, int, int], ...]:
-    numbers = {place_of(part) for part in parts if not isinstance(part, str)}
-    return tuple((kind, n, place) for n, (kind, place) in enumerate(found.owners) if n not in numbers)
-
-
-def _literal_at_end(parts: tuple[str | Part, ...]) -> str:
-    return parts[-1] if parts and isinstance(parts[-1], str) else ""
-
-
-def _between_tags(parts: tuple[str | Part, ...]) -> _Form | None:
-    """Turns between the marks of generation blocks, where none is within another; blocks that touch are one turn, as in `packer.turns.joined`."""
-    kept: list[str | Part] = []
-    turns: list[_Span] = []
-    opened: int | None = None
-    for part in parts:
-        for piece in _AT_TAGS.split(part) if isinstance(part, str) else (part,):
-            if piece == OPEN and opened is None:
-                opened = len(kept)
-            elif piece == CLOSE and opened is not None:
-                if turns and turns[-1].last == opened:
-                    opened = turns.pop().first
-                turns.append(_Span(opened, len(kept)))
-                opened = None
-            elif piece in (OPEN, CLOSE):
-                return None
-            elif piece != "":
-                kept.append(piece)
-    return _Form(tuple(kept), tuple(turns)) if opened is None else None

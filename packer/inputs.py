@@ -13,6 +13,7 @@ from pathlib import Path
 
 from packer import source as sources
 from packer.buildlog import Provenance
+from packer.chat.load_renderer import make_renderer
 from packer.config import BuildConfig
 from packer.digest import digest_words
 from packer.encode import EncodeSettings
@@ -23,7 +24,7 @@ from packer.manifest import Source, SourceFile
 from packer.manifest import Tokenizer as TokenizerEntry
 from packer.origin import Origin
 from packer.readers import digest
-from packer.render import Renderer, make_renderer
+from packer.render import Renderer
 from packer.source import SourceSpec
 from packer.sources.chosen_splits import LeftOut, line_about
 from packer.tokenizer import Tokenizer, load_tokenizer

@@ -14,12 +14,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from packer.calls import around_text, mark_calls
+from packer.chat.marking import (
+    INLINE_REASONING,
+    Wrap,
+    deeply_literal,
+    insets,
+    taken_literally,
+    wrap_message,
+    wrapped_reasoning,
+)
 from packer.chat.turn_start import empty_block, start_after_header, turn_start
 from packer.chat.unprinted import (
-    REASONING_KEYS,
     reasoning_of,
     refuse_unprinted,
     replaced,
@@ -37,8 +44,6 @@ from packer.turns import (
     OPEN,
     OTHERS,
     OTHERS_CLOSE,
-    THINK_CLOSE,
-    THINK_OPEN,
     Facts,
     Marked,
     Rendered,
@@ -53,19 +58,6 @@ from packer.turns import (
     refused,
     take_apart,
 )
-
-# White space behind the closing tag is the answer's: templates differ in whether they strip it.
-_INLINE_REASONING = re.compile(r"\A(\s*(?:<think>)?\s*)(.*?)(\s*</think>)(.*)\Z", re.DOTALL)
-_WHITESPACE_STEPS = 8
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Wrap:
-    """How one assistant message is marked: set in by so many characters of white space, which the template strips."""
-
-    content: tuple[int, int] = (0, 0)
-    reasoning: tuple[int, int] = (0, 0)
-    inline: bool = False
 
 
 def render(
@@ -91,8 +83,8 @@ def render(
         raise _private_use()
     marked_messages, marked_tools = list(messages), tools
     if literal is not None:
-        marked_messages = [_literal(message, literal) for message in messages]
-        marked_tools = _deep(tools, literal, "tools")
+        marked_messages = [taken_literally(message, literal) for message in messages]
+        marked_tools = deeply_literal(tools, literal, "tools")
     if tagged:
         apart = take_apart(plain)
         text = apart.text
@@ -115,15 +107,15 @@ def render(
         if message["role"] != "assistant"
     }
 
-    def wrapped(wraps: Mapping[int, _Wrap], others: Mapping[int, Message]) -> list[Message]:
+    def wrapped(wraps: Mapping[int, Wrap], others: Mapping[int, Message]) -> list[Message]:
         whole = list(marked_messages)
         for place in wraps:
-            whole[place] = _wrap(whole[place], wraps[place])
+            whole[place] = wrap_message(whole[place], wraps[place])
         for place, message in others.items():
             whole[place] = message
         return whole
 
-    def run(wraps: Mapping[int, _Wrap], others: Mapping[int, Message]) -> tuple[Marked, list[TurnMarks]] | None:
+    def run(wraps: Mapping[int, Wrap], others: Mapping[int, Message]) -> tuple[Marked, list[TurnMarks]] | None:
         """The marked text taken apart and its turns, or None where it is not the plain text with every turn marked once."""
         marked = take_apart(template.run(wrapped(wraps, others), tools=marked_tools, args=args))
         if marked.text != plain:
@@ -131,11 +123,9 @@ def render(
         found = read_turns(marked, [calls[places.index(place)] for place in sorted(wraps)])
         return None if found is None else (marked, found)
 
-    wraps: Mapping[int, _Wrap] = {
+    wraps: Mapping[int, Wrap] = {
         # Reasoning in the text is told apart where it is not to be trained on, even though the template prints all of it.
-        place: _Wrap(
-            inline=not train_reasoning and _INLINE_REASONING.match(str(messages[place]["content"])) is not None
-        )
+        place: Wrap(inline=not train_reasoning and INLINE_REASONING.match(str(messages[place]["content"])) is not None)
         for place in places
     }
     found = run(wraps, around) or run(wraps, {})
@@ -174,7 +164,7 @@ def render(
         unprinted=unprinted(
             template,
             conversation,
-            [(p, marks, _reasoning(messages[p], wraps[p])) for p, marks in zip(places, turn_marks, strict=True)],
+            [(p, marks, wrapped_reasoning(messages[p], wraps[p])) for p, marks in zip(places, turn_marks, strict=True)],
             others_printed=len(others),
         ),
     )
@@ -223,51 +213,6 @@ def _private_use() -> Rejected:
     )
 
 
-def _literal(message: Message, literal: Callable[[str, str], str]) -> Message:
-    """Every text of a message but its role."""
-    role = str(message["role"])
-    return {
-        literal(key, role): value if key == "role" else _deep(value, literal, role) for key, value in message.items()
-    }
-
-
-def _deep(value: Json, literal: Callable[[str, str], str], role: str) -> Json:
-    """Every text at every depth, keys too: a template may print them."""
-    if isinstance(value, str):
-        return literal(value, role)
-    if isinstance(value, list):
-        return [_deep(item, literal, role) for item in value]
-    if isinstance(value, dict):
-        return {literal(key, role): _deep(item, literal, role) for key, item in value.items()}
-    return value
-
-
-def _wrap(message: Message, wrap: _Wrap) -> Message:
-    """The message with its text and its calls marked; a turn that only calls tools is marked in its first call."""
-    marked = dict(message)
-    if calls := mark_calls(message.get("tool_calls"), CALL, first="" if message["content"] else OPEN + CLOSE):
-        marked["tool_calls"] = calls
-    for key in REASONING_KEYS:
-        if isinstance(marked.get(key), str) and marked[key]:
-            marked[key] = _set_in(str(marked[key]), wrap.reasoning, THINK_OPEN, THINK_CLOSE)
-    content = str(marked["content"])
-    if not content and calls:
-        return marked
-    if wrap.inline and (parts := _INLINE_REASONING.match(content)):
-        lead, reasoning, close, answer = parts.groups()
-        marked["content"] = (
-            lead + THINK_OPEN + reasoning + THINK_CLOSE + close + _set_in(answer, wrap.content, OPEN, CLOSE)
-        )
-    else:
-        marked["content"] = _set_in(content, wrap.content, OPEN, CLOSE)
-    return marked
-
-
-def _set_in(text: str, inset: tuple[int, int], opening: str, closing: str) -> str:
-    head, end = inset[0], len(text) - inset[1]
-    return text[:head] + opening + text[head:end] + closing + text[end:]
-
-
 def _count_calls(message: Message, place: int) -> int:
     marked = mark_calls(message.get("tool_calls"), CALL)
     if marked is None:
@@ -275,40 +220,22 @@ def _count_calls(message: Message, place: int) -> int:
     return len(marked)
 
 
-def _reasoning(message: Message, wrap: _Wrap) -> str:
-    if wrap.inline and (parts := _INLINE_REASONING.match(str(message["content"]))):
-        return parts.group(2)
-    return reasoning_of(message)
-
-
-def _find_wrap(message: Message, place: int, comes_through: Callable[[Mapping[int, _Wrap]], bool]) -> _Wrap:
+def _find_wrap(message: Message, place: int, comes_through: Callable[[Mapping[int, Wrap]], bool]) -> Wrap:
     """The wrap of one message under which its marks come through: how much white space the template strips, and where reasoning ends."""
     content = str(message["content"])
     reasoning = reasoning_of(message)
     for inline in (False, True):
         inner = content
         if inline:
-            if not (parts := _INLINE_REASONING.match(content)):
+            if not (parts := INLINE_REASONING.match(content)):
                 continue
             inner = parts.group(4)
-        for thought in _insets(reasoning):
-            for said in _insets(inner):
-                wrap = _Wrap(content=said, reasoning=thought, inline=inline)
+        for thought in insets(reasoning):
+            for said in insets(inner):
+                wrap = Wrap(content=said, reasoning=thought, inline=inline)
                 if comes_through({place: wrap}):
                     return wrap
     raise refused(f"the text of message {place}")
-
-
-def _insets(text: str) -> list[tuple[int, int]]:
-    """How much of the white space at each edge a template may strip, least first."""
-    front = min(len(text) - len(text.lstrip()), _WHITESPACE_STEPS)
-    back = min(len(text) - len(text.rstrip()), _WHITESPACE_STEPS)
-    near = [(head, tail) for head in range(front + 1) for tail in range(back + 1) if head + tail <= len(text)]
-    # Of more than a few, a template strips all, or all line ends.
-    lead, trail = len(text) - len(text.lstrip()), len(text) - len(text.rstrip())
-    lines = len(text) - len(text.lstrip("\n")), len(text) - len(text.rstrip("\n"))
-    far = [(lines[0], lines[1]), (lines[0], 0), (0, lines[1]), (lead, 0), (0, trail), (lead, trail)]
-    return near + [inset for inset in far if inset not in near and sum(inset) <= len(text)]
 
 
 def _weighted_by_tags(template: ChatTemplate, conversation: Conversation, text: str, turns: list[Turn]) -> list[Turn]:

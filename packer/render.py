@@ -9,35 +9,31 @@ behind a turn, whatever the template writes by itself (an empty think block, say
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import xxhash
 
 from packer.answers import says_nothing
+from packer.chat.prepared_template import PreparedTemplate
 from packer.chat.reasoning_policy import CHARACTERS, EVERY_TURN, WHOLE, one_per_turn, without_reasoning
-from packer.chat.unprinted import NOT_PRINTED
-from packer.controls import Controls
-from packer.conversation import Conversation, Json, PlainText, Rejected
+from packer.chat.targets import through_closers, token_weights
+from packer.chat.unprinted import NOT_PRINTED, count_left_out
+from packer.conversation import Conversation, PlainText, Rejected
 from packer.encoders import Flat
-from packer.errors import UserError
 from packer.formats import Layout, canonical
-from packer.forms import Forms
 from packer.marks import render
-from packer.probe import Probe, probe
 from packer.sources.tool_call_forms import with_text_arguments
 from packer.spans import TokenSpans, spans_of, token_spans
 from packer.template import ChatTemplate
-from packer.thoughts import way_with_thoughts, with_thoughts
+from packer.thoughts import with_thoughts
 from packer.tokenizer import Tokenizer
 from packer.turns import Rendered, Turn, Unprinted
-from packer.types import BoolArray, Float32Array, Float64Array, Int32Array, Int64Array
+from packer.types import BoolArray, Float32Array, Int32Array
 from packer.words import Policy, Reasoning, TrainOn
-from packer.wrong_use import nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,23 +71,11 @@ class _Ready:
 
     row: int
     rendered: Rendered
-    bundle: _Bundle | None
+    bundle: PreparedTemplate | None
     content_hash: int
     control_tokens: Counter[tuple[str, str]]
     notes: Counter[tuple[str, str]]
     left_out: tuple[tuple[str, Unprinted], ...] = ()
-
-
-class _Bundle:
-    """One chat template and what was learnt of it."""
-
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
-        self.template = template
-        self.probe: Probe = probe(tokenizer, template)
-        self.way_with_thoughts = way_with_thoughts(template)
-        self.controls = Controls(tokenizer.special_added, delimiters=self.probe.delimiters)
-        self.closer_ids = [i for text in self.probe.ends.closers if (i := tokenizer.token_id(text)) is not None]
-        self.forms = Forms(template, self.probe.facts)
 
 
 class Renderer:
@@ -111,8 +95,8 @@ class Renderer:
     ) -> None:
         self._tokenizer = tokenizer
         self._policies = policies
-        self._bundle = _Bundle(tokenizer, template)
-        self._tool_bundle = self._bundle if with_tools is None else _Bundle(tokenizer, with_tools)
+        self._bundle = PreparedTemplate(tokenizer, template)
+        self._tool_bundle = self._bundle if with_tools is None else PreparedTemplate(tokenizer, with_tools)
         self.method = "generation tags" if template.has_generation_tags else "marks"
         bundles = (self._bundle,) if with_tools is None else (self._bundle, self._tool_bundle)
         self.stop_ids = tuple(dict.fromkeys(i for bundle in bundles for i in bundle.probe.ends.stop_ids))
@@ -140,7 +124,7 @@ class Renderer:
         flat = self._tokenizer.encode(texts)
         spans = token_spans(self._tokenizer, texts, [item.rendered.turns for item in fast], flat)
         made = dict(zip(map(id, fast), self._examples(fast, flat, spans), strict=True))
-        self._count_left_out(ready)
+        count_left_out(self._tokenizer, [(item.notes, what, one) for item in ready for what, one in item.left_out])
         outcomes: list[tuple[Example, ...] | Rejected] = [rejected.get(place, ()) for place in range(len(rows))]
         for item in ready:
             example = made[id(item)] if id(item) in made else self._literal_example(item)
@@ -209,7 +193,7 @@ class Renderer:
             notes[CHARACTERS, EVERY_TURN], notes[CHARACTERS, WHOLE] = sum(sizes), sizes[-1]
         return ready
 
-    def _rendered(self, bundle: _Bundle, conversation: Conversation, *, literal: bool) -> Rendered:
+    def _rendered(self, bundle: PreparedTemplate, conversation: Conversation, *, literal: bool) -> Rendered:
         train_reasoning = self._policies.reasoning != "context"
         # Where there is a form, all that is printed has been looked through: the texts by `canonical`, the rest when the form was made.
         found = None if literal or not train_reasoning else bundle.forms.rendered(conversation)
@@ -236,7 +220,9 @@ class Renderer:
         return rendered
 
     @staticmethod
-    def _marked(bundle: _Bundle, conversation: Conversation, *, literal: bool, train_reasoning: bool) -> Rendered:
+    def _marked(
+        bundle: PreparedTemplate, conversation: Conversation, *, literal: bool, train_reasoning: bool
+    ) -> Rendered:
         return render(
             bundle.template,
             conversation,
@@ -244,16 +230,6 @@ class Renderer:
             literal=bundle.controls.wrap if literal else None,
             train_reasoning=train_reasoning,
         )
-
-    def _count_left_out(self, ready: Sequence[_Ready]) -> None:
-        """Count messages and tokens of what does not stand in the texts."""
-        left_out = [(item.notes, what, one) for item in ready for what, one in item.left_out]
-        if not left_out:
-            return
-        flat = self._tokenizer.encode([one.text for _, _, one in left_out])
-        for (notes, what, one), tokens in zip(left_out, np.diff(flat.offsets).tolist(), strict=True):
-            notes[f"{what} (messages)", one.kind] += 1
-            notes[f"{what} (tokens)", one.kind] += tokens
 
     def _plain(self, text: PlainText) -> tuple[Rendered, list[tuple[str, str]]]:
         """Prompt, completion and one EOS, and the control tokens that they spell; the completion and the EOS are trained on."""
@@ -290,7 +266,13 @@ class Renderer:
         """The examples of some encoded texts, masks made for all of them at once."""
         starts, ends = flat.offsets[:-1], flat.offsets[1:]
         weights = np.array([turn.weight for item in items for turn in item.rendered.turns])
-        last, unclosed = self._with_closers(items, flat, spans)
+        # Plain text closes itself, and turns of generation tags are as their author set them.
+        bundles = {id(b): b for item in items if (b := item.bundle) and not b.template.has_generation_tags}
+        closers = [
+            (np.array([item.bundle is bundle for item in items], dtype=bool), bundle.closer_ids)
+            for bundle in bundles.values()
+        ]
+        last, unclosed = through_closers(flat, spans, closers)
         chosen = weights > 0
         if self._policies.train_on == "last":
             chosen[:-1] &= spans.text[1:] != spans.text[:-1]
@@ -325,76 +307,12 @@ class Renderer:
                     content_hash=item.content_hash,
                     control_tokens=item.control_tokens,
                     notes=item.notes,
-                    loss_weights=_token_weights(
+                    loss_weights=token_weights(
                         mask[start:end], weights[mine], spans.first[mine] - start, last[mine] - start
                     ),
                 )
             )
         return outcomes
-
-    def _with_closers(self, items: Sequence[_Ready], flat: Flat, spans: TokenSpans) -> tuple[Int64Array, BoolArray]:
-        """Each turn stretched through the first closer behind it, with what the model writes before that (tool calls); and which have none.
-
-        Plain text closes itself, and turns of generation tags are as their author set them.
-        """
-        last, unclosed = spans.last.copy(), np.zeros(len(spans.last), dtype=bool)
-        if not len(last):
-            return last, unclosed
-        limit = flat.offsets[1:][spans.text]
-        same = spans.text[1:] == spans.text[:-1]
-        # The next turn of the same text, or the text's end, is as far as a turn can reach.
-        limit[:-1] = np.where(same, spans.first[1:], limit[:-1])
-        for bundle in {id(item.bundle): item.bundle for item in items}.values():
-            if bundle is None or bundle.template.has_generation_tags:
-                continue
-            its = np.array([item.bundle is bundle for item in items], dtype=bool)[spans.text]
-            closers = np.append(np.flatnonzero(np.isin(flat.ids, bundle.closer_ids)), len(flat.ids))
-            closing = closers[np.searchsorted(closers, spans.last)]
-            unclosed |= its & (closing >= limit)
-            last = np.where(its & (closing < limit), closing + 1, last)
-        return last, unclosed
-
-
-def make_renderer(
-    tokenizer: Tokenizer,
-    templates: Sequence[str],
-    policies: Policies,
-    *,
-    date: datetime.date | None,
-    args: Mapping[str, Json],
-) -> Renderer:
-    """Compile chat templates and probe them.
-
-    Args:
-        templates: The chat template, and the one for rows with tools where there is one.
-        date: What `strftime_now` gives.
-        args: Template arguments of every conversation.
-
-    Raises:
-        UserError: A template does not compile or cannot be trained with, or none reads one of the arguments.
-    """
-    compiled = [
-        ChatTemplate(source, special_tokens=tokenizer.special_tokens, date=date, args=args) for source in templates
-    ]
-    known = frozenset().union(*(template.variables for template in compiled))
-    for name in args:
-        if name not in known:
-            near = nearest(name, sorted(known))
-            raise UserError(
-                f"--template-arg {name}: the chat template never reads it",
-                f"did you mean {near}?" if near else f"it reads {', '.join(sorted(known)) or 'no arguments'}",
-            )
-    return Renderer(tokenizer, compiled[0], policies, with_tools=compiled[1] if len(compiled) > 1 else None)
-
-
-def _token_weights(mask: BoolArray, weights: Float64Array, first: Int64Array, last: Int64Array) -> Float32Array | None:
-    """The loss weight of every target, float32 [n]; None where all are 1."""
-    if ((weights == 0) | (weights == 1)).all():
-        return None
-    of_token = np.ones(len(mask), dtype=np.float32)
-    for weight, start, end in zip(weights.tolist(), first.tolist(), last.tolist(), strict=True):
-        of_token[start:end] = weight
-    return np.where(mask, of_token, np.float32(0))
 
 
 def _said(conversation: Conversation) -> str:

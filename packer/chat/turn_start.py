@@ -8,8 +8,8 @@ One exception: an *empty* reasoning block that the template inserts by itself is
 
     >>> turn_start("</s>bot: ", "</s>bot: hi", content=9)
     9
-    >>> turn_start("<|im_start|>bot\\n<think>\\n", "<|im_start|>bot\\n<think>\\n\\n</think>\\n\\nhi", content=37)
-    37
+    >>> turn_start("<|im_start|>bot\\n<think>\\n", "<|im_start|>bot\\n<think>\\n\\n</think>\\n\\nhi", content=35)
+    35
 """
 
 from __future__ import annotations

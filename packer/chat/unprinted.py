@@ -7,11 +7,15 @@ tags (whose own marks these would be taken for), each is asked by itself.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from packer.calls import around_text, mark_calls
 from packer.conversation import Conversation, Json, Message, Rejected
 from packer.template import ChatTemplate
+from packer.tokenizer import Tokenizer
 from packer.turns import CALL, OTHERS, OTHERS_CLOSE, TurnMarks, Unprinted
 
 # The kind of the ledger's notes about it.
@@ -82,6 +86,16 @@ def unprinted_under_tags(template: ChatTemplate, conversation: Conversation) -> 
             missing.append(Unprinted("reasoning", reasoning, place))
         missing += _missing_calls(template, conversation, place, printed=0)
     return (*missing, *_missing_tools(template, conversation))
+
+
+def count_left_out(tokenizer: Tokenizer, left_out: Sequence[tuple[Counter[tuple[str, str]], str, Unprinted]]) -> None:
+    """Count messages and tokens of what does not stand in the texts. left_out: of each, the counter, what became of it, and what it is."""
+    if not left_out:
+        return
+    flat = tokenizer.encode([one.text for _, _, one in left_out])
+    for (notes, what, one), tokens in zip(left_out, np.diff(flat.offsets).tolist(), strict=True):
+        notes[f"{what} (messages)", one.kind] += 1
+        notes[f"{what} (tokens)", one.kind] += tokens
 
 
 def _missing_texts(template: ChatTemplate, conversation: Conversation, places: Iterable[int]) -> list[Unprinted]:

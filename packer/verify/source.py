@@ -18,6 +18,7 @@ import numpy as np
 
 from packer import source as sources
 from packer.buildlog import LOG_NAME, provenance_of
+from packer.chat.load_renderer import make_renderer
 from packer.config import BuildConfig
 from packer.encode import encode_part
 from packer.errors import UserError
@@ -26,7 +27,7 @@ from packer.manifest import Manifest
 from packer.parts import RawPart
 from packer.progress import Progress
 from packer.readers import digest
-from packer.render import Renderer, make_renderer
+from packer.render import Renderer
 from packer.source import SourceSpec
 from packer.sources.raw_row import RawRow
 from packer.tokenizer import TEMPLATE_NAME, TOOL_TEMPLATE_NAME, load_tokenizer

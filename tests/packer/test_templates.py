@@ -589,11 +589,13 @@ def targets(source: str, *rows: dict) -> list[str]:
 
 
 _OPENS = "{% for m in messages %}{% if m.role != 'tool' %}<|im_start|>{{ m.role }}\n{% endif %}"
+_ASKS = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 _CALLS = "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments.city }}</tool_call>{% endfor %}"
 
 
 def test_a_turn_that_ends_with_two_tokens_is_trained_through_the_last_of_them() -> None:
     source = _OPENS + "{{ m.content }}<|im_end|><|endoftext|>{% endfor %}"
+    source += _ASKS
     row = {"messages": [user("q"), says("a"), user("q"), says("b")]}
     assert targets(source, row) == ["a<|im_end|><|endoftext|>|b<|im_end|><|endoftext|>"]
 
@@ -615,9 +617,11 @@ def test_a_call_that_is_closed_by_another_token_does_not_run_into_the_tool_s_ans
         + "{% if m.role == 'tool' %}<|im_start|>tool\n{% endif %}{{ m.content }}"
         + _CALLS
         + "{{ '<|endoftext|>' if m.tool_calls else '<|im_end|>' }}{% endfor %}"
+        + _ASKS
     )
     row = with_tool(says("I will look.", tool_calls=[call()]))
-    assert targets(source, row) == ["no_terminator"]
+    # Generation has to stop at it as well, so it ends the turn.
+    assert targets(source, row) == ["I will look.<tool_call>Oslo</tool_call><|endoftext|>|Rather cold.<|im_end|>"]
     plain = source.replace("'<|endoftext|>' if m.tool_calls else ", "")
     assert targets(plain, row) == ["I will look.<tool_call>Oslo</tool_call><|im_end|>|Rather cold.<|im_end|>"]
     silent = with_tool(says("", tool_calls=[call()]))
@@ -626,5 +630,5 @@ def test_a_call_that_is_closed_by_another_token_does_not_run_into_the_tool_s_ans
 
 def test_the_token_that_ends_the_next_question_ends_no_answer() -> None:
     source = "{% for m in messages %}{{ m.content }}{% if m.role == 'user' or loop.last %}<|im_end|>{% endif %}\n{% endfor %}"
-    with pytest.raises(UserError, match="never learn to stop"):
-        targets(source, {"messages": [user("q"), says("a")]})
+    once, twice = ({"messages": [user("q"), says("a")] * number} for number in (1, 2))
+    assert targets(source, once, twice) == ["a<|im_end|>", "no_terminator"]
