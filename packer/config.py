@@ -53,7 +53,7 @@ class BuildConfig:
     strategy: Strategy = "optimal"
     train_on: TrainOn = "assistant"
     control_tokens: Policy = "split"
-    overlong: Overlong = "drop"
+    overlong: Overlong = "auto"
     max_loss: Fraction = Fraction(1, 100)
     encoder: EncoderName = "auto"
     workers: int = 0

@@ -22,7 +22,7 @@ from packer.ledger import Books
 from packer.listing import Listed
 from packer.manifest import Ledger
 from packer.mix import copies
-from packer.overlong import cut, targets
+from packer.overlong import cut, effective_policy, targets
 from packer.sources.column_map import NOT_READ
 from packer.token_part import PartHead, Reject, TokenPart
 from packer.words import Format
@@ -112,8 +112,9 @@ class Intake:
 
     def _pieces(self, part: TokenPart, place: int, copies: int) -> list[tuple[int, int]]:
         """The pieces of one over-long conversation that go in, entered in the books; none where it is left out."""
-        policy, length = self._config.overlong, int(part.lengths[place])
+        length = int(part.lengths[place])
         turn_ends = part.turn_ends[int(part.turn_offsets[place]) : int(part.turn_offsets[place + 1])]
+        policy = effective_policy(self._config.overlong, turn_ends)
         cuts = cut(length=length, turn_ends=turn_ends, capacity=self._config.capacity, policy=policy)
         mask = self._mask(part, place)
         kept = [(start, end) for start, end in cuts if targets(mask, start, end)]
@@ -122,6 +123,9 @@ class Intake:
             return []
         inside = sum(end - start for start, end in kept)
         self.books.take(conversations=1, tokens=copies * inside)
+        if policy == "split":
+            self.notes["longer than a row, split", "documents" if not len(turn_ends) else "conversations"] += 1
+            self.notes["longer than a row, split", "pieces"] += len(kept)
         if inside < length:
             self.books.lose_part(
                 "truncated" if policy == "truncate" else "split_off", tokens=copies * (length - inside)
@@ -135,7 +139,7 @@ class Intake:
         where, length = part.places[place].as_py(), int(part.lengths[place])
         detail = f"{length} tokens do not fit a row of {self._config.capacity}"
         if self._config.overlong == "error":
-            raise UserError(f"{where}: {detail}", "give a larger --capacity, or --overlong drop")
+            raise UserError(f"{where}: {detail}", "give a larger --capacity, or --overlong drop, truncate or split")
         self.books.lose("overlong", tokens=length * copies)
         row = int(part.rows[place])
         self.rejects.append(Reject(source=part.source, row=row, place=where, reason="overlong", detail=detail))
