@@ -151,8 +151,8 @@ def _date(text: object) -> datetime.date | None:
 @click.option(
     "--overlong",
     type=choice(Overlong),
-    default="drop",
-    help="Conversations longer than a row: drop (counted), truncate (whole turns off the end), split or error.",
+    default="auto",
+    help="What is longer than a row: drop (counted), truncate (whole turns off the end), split or error; auto: split documents, drop chats.",
 )
 @click.option(
     "--reasoning",

@@ -32,7 +32,7 @@ from packer.words import Overlong, Strategy
 @click.option(
     "--overlong",
     type=choice(Overlong),
-    help="Conversations longer than a row: drop, truncate, split or error.  [default: as PATH was built]",
+    help="What is longer than a row: drop, truncate, split, error, or auto.  [default: as PATH was built]",
 )
 @click.option("--seed", type=int, help="Seed of the order of rows, and of weights.  [default: as PATH was built]")
 @click.option("--max-loss", default="1%", help="Fail if more than this share of conversations or tokens is left out.")

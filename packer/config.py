@@ -67,7 +67,7 @@ class BuildConfig:
     reasoning: Reasoning = "template"
     template_arg: tuple[str, ...] = ()
     max_unprinted: Fraction | None = None
-    overlong: Overlong = "drop"
+    overlong: Overlong = "auto"
     max_loss: Fraction = Fraction(1, 100)
     encoder: EncoderName = "auto"
     workers: int = 0

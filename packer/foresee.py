@@ -26,6 +26,7 @@ from packer.encoders import EncoderDiffersError, reference
 from packer.formats import Layout
 from packer.inputs import Found, find, template_lines
 from packer.intake import nested
+from packer.overlong import effective_policy
 from packer.probe import messages
 from packer.readers import rows_of, size_of, stored_size
 from packer.render import Example, Renderer
@@ -176,10 +177,11 @@ def _encode(config: BuildConfig, found: Found, taken: Sequence[_Taken]) -> Sampl
         if not isinstance(example, Example):
             continue
         length = len(example.ids)
-        if length > config.capacity and config.overlong in ("drop", "error"):
+        policy = effective_policy(config.overlong, example.turn_ends)
+        if length > config.capacity and policy in ("drop", "error"):
             left_out["overlong"] += 1
             continue
-        kept = min(length, config.capacity) if config.overlong == "truncate" else length
+        kept = min(length, config.capacity) if policy == "truncate" else length
         tokens += kept
         supervised += int(example.loss_mask[:kept].sum())
     return Sample(
@@ -241,7 +243,7 @@ def _estimate(
     return Estimate(
         exact=sample.is_all
         and share == 1
-        and config.overlong in ("drop", "error")
+        and config.overlong in ("auto", "drop", "error")
         and len(copies) == 1
         and copies.pop().denominator == 1,
         conversations=round(conversations * share),

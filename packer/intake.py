@@ -23,15 +23,13 @@ from packer.ledger import Books
 from packer.listing import Listed
 from packer.manifest import Ledger
 from packer.mix import copies
-from packer.overlong import cut, targets
+from packer.overlong import cut, effective_policy, targets
 from packer.sources.column_map import NOT_READ
 from packer.token_part import PartHead, Reject, TokenPart
 from packer.types import Int32Array, Int64Array
 from packer.words import Format
 from packer.wrong_use import nearest
 
-# What is lost of an over-long example of which a part goes in, by policy.
-_CUT_OFF = {"truncate": "truncated", "split": "split_off"}
 # What to do where no row has the columns of the format asked for.
 _COLUMN_HINTS: dict[Format, str] = {
     "auto": "name the column that holds the messages with --column, or others with --map, as in "
@@ -130,7 +128,7 @@ class Intake:
             if missing := copies * (int(lengths[place]) - inside):
                 key = (
                     int(conversation[place]),
-                    _CUT_OFF.get(self._config.overlong, "overlong") if inside else "overlong",
+                    ("truncated" if self._config.overlong == "truncate" else "split_off") if inside else "overlong",
                 )
                 lost[key] = lost.get(key, 0) + missing
         for (number, reason), tokens in lost.items():
@@ -148,14 +146,14 @@ class Intake:
     def _cuts(self, part: TokenPart, place: int) -> list[tuple[int, int]]:
         """The stretches of one over-long example that go in; none where it is left out."""
         turn_ends = part.turn_ends[int(part.turn_offsets[place]) : int(part.turn_offsets[place + 1])]
-        cuts = cut(
-            length=int(part.lengths[place]),
-            turn_ends=turn_ends,
-            capacity=self._config.capacity,
-            policy=self._config.overlong,
-        )
+        policy = effective_policy(self._config.overlong, turn_ends)
+        cuts = cut(length=int(part.lengths[place]), turn_ends=turn_ends, capacity=self._config.capacity, policy=policy)
         mask = self._mask(part, place)
-        return [(start, end) for start, end in cuts if targets(mask, start, end)]
+        kept = [(start, end) for start, end in cuts if targets(mask, start, end)]
+        if kept and policy == "split":
+            self.notes["longer than a row, split", "conversations" if len(turn_ends) else "documents"] += 1
+            self.notes["longer than a row, split", "pieces"] += len(kept)
+        return kept
 
     def _mask(self, part: TokenPart, place: int) -> np.ndarray:
         return part.mask(int(part.offsets[place]), int(part.offsets[place + 1]))
@@ -165,7 +163,7 @@ class Intake:
         where, length = part.places[int(examples[0])].as_py(), int(part.lengths[examples].max())
         detail = f"{length} tokens do not fit a row of {self._config.capacity}"
         if self._config.overlong == "error":
-            raise UserError(f"{where}: {detail}", "give a larger --capacity, or --overlong drop")
+            raise UserError(f"{where}: {detail}", "give a larger --capacity, or --overlong drop, truncate or split")
         self.books.lose("overlong", tokens=tokens)
         row = int(part.rows[int(examples[0])])
         self.rejects.append(Reject(source=part.source, row=row, place=where, reason="overlong", detail=detail))

@@ -12,57 +12,28 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xxhash
 
-from packer.answers import says_nothing
+from packer.chat.example import Example as Example
+from packer.chat.example import Policies as Policies
+from packer.chat.plain_text import add_outer_tokens, render_plain
 from packer.chat.prepared_template import PreparedTemplate
 from packer.chat.reasoning_policy import CHARACTERS, EVERY_TURN, WHOLE, one_per_turn, without_reasoning
-from packer.chat.targets import through_closers, token_weights
+from packer.chat.targets import cut_points, through_closers, token_weights
 from packer.chat.unprinted import NOT_PRINTED, count_left_out
 from packer.conversation import Conversation, PlainText, Rejected
 from packer.encoders import Flat
-from packer.formats import Layout, canonical
+from packer.formats import canonical
 from packer.marks import render
 from packer.sources.tool_call_forms import with_text_arguments
 from packer.spans import TokenSpans, spans_of, token_spans
 from packer.template import ChatTemplate
 from packer.thoughts import with_thoughts
 from packer.tokenizer import Tokenizer
-from packer.turns import Rendered, Turn, Unprinted
-from packer.types import BoolArray, Float32Array, Int32Array
-from packer.words import Policy, Reasoning, TrainOn
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Policies:
-    """What is read from a row, what is trained on, and what becomes of text that spells a control token."""
-
-    layout: Layout = field(default_factory=Layout)
-    train_on: TrainOn = "assistant"
-    control_tokens: Policy = "split"
-    reasoning: Reasoning = "template"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Example:
-    """One conversation as tokens.
-
-    ids int32 [n]. loss_mask bool [n]: true where the token is a target, never on the first. turn_ends int32 [turns]: where the conversation may be
-    cut, behind the token that ends an assistant's turn. content_hash: 64 bits of what was said and by whom, whatever the tokenizer and template.
-    control_tokens: (role, token) → how often the text spelled it. notes: (kind, detail) → count, for the ledger. loss_weights float32 [n]: of each
-    target; None where all are 1.
-    """
-
-    ids: Int32Array
-    loss_mask: BoolArray
-    turn_ends: Int32Array
-    content_hash: int
-    control_tokens: Counter[tuple[str, str]]
-    notes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    loss_weights: Float32Array | None = None
+from packer.turns import Rendered, Unprinted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,10 +91,12 @@ class Renderer:
             except RecursionError:
                 rejected[place] = Rejected("bad_message", "nested too deeply")
         fast = [item for item in ready if not item.rendered.literal]
-        texts = [item.rendered.text for item in fast]
-        flat = self._tokenizer.encode(texts)
-        spans = token_spans(self._tokenizer, texts, [item.rendered.turns for item in fast], flat)
-        made = dict(zip(map(id, fast), self._examples(fast, flat, spans), strict=True))
+        made: dict[int, Example | Rejected] = {}
+        for items in ([one for one in fast if one.bundle], [one for one in fast if not one.bundle]):
+            texts = [item.rendered.text for item in items]
+            flat = self._tokenizer.encode(texts)
+            spans = token_spans(self._tokenizer, texts, [item.rendered.turns for item in items], flat)
+            made.update(zip(map(id, items), self._examples(items, flat, spans), strict=True))
         count_left_out(self._tokenizer, [(item.notes, what, one) for item in ready for what, one in item.left_out])
         outcomes: list[tuple[Example, ...] | Rejected] = [rejected.get(place, ()) for place in range(len(rows))]
         for item in ready:
@@ -137,15 +110,21 @@ class Renderer:
         """What is to be encoded of a row: its text, or one text per assistant turn."""
         if isinstance(conversation, PlainText):
             said = json.dumps([conversation.prompt, conversation.completion])
-            rendered, spelled = self._plain(conversation)
+            plain = render_plain(
+                conversation,
+                self._tokenizer,
+                self._bundle.controls,
+                policy=self._policies.control_tokens,
+                empty_answers=self._policies.layout.empty_answers,
+            )
             return [
                 _Ready(
                     row=row,
-                    rendered=rendered,
+                    rendered=plain.rendered,
                     bundle=None,
                     content_hash=xxhash.xxh3_64_intdigest(said.encode()),
-                    control_tokens=Counter(spelled),
-                    notes=Counter(conversation.notes),
+                    control_tokens=Counter(plain.spelled),
+                    notes=Counter((*conversation.notes, *plain.notes)),
                 )
             ]
         # Before anything is done for the template's sake: equal conversations have equal hashes under any.
@@ -231,28 +210,6 @@ class Renderer:
             train_reasoning=train_reasoning,
         )
 
-    def _plain(self, text: PlainText) -> tuple[Rendered, list[tuple[str, str]]]:
-        """Prompt, completion and one EOS, and the control tokens that they spell; the completion and the EOS are trained on."""
-        eos = self._tokenizer.eos_text
-        if eos is None:
-            raise Rejected("no_terminator", "the tokenizer has no EOS token to close the text with")
-        completion = text.completion.removesuffix(eos)
-        if self._policies.layout.empty_answers != "keep" and says_nothing(completion):
-            raise Rejected("empty_answer", "the completion is empty but for the token that ends it")
-        literal: list[tuple[int, int]] = []
-        spelled: list[tuple[str, str]] = []
-        if self._policies.control_tokens != "keep":
-            # A prompt is somebody's words; a completion is the model's own, thoughts and calls included.
-            for part, role, shift in ((text.prompt, "prompt", 0), (completion, "assistant", len(text.prompt))):
-                for start, end in self._bundle.controls.places(part, role):
-                    literal.append((shift + start, shift + end))
-                    spelled.append(("completion" if shift else role, part[start:end]))
-        if spelled and self._policies.control_tokens == "reject":
-            raise Rejected("control_token", f"the {spelled[0][0]} spells {spelled[0][1]}")
-        whole = text.prompt + completion + eos
-        turn = Turn(len(text.prompt), len(whole))
-        return Rendered(text=whole, turns=(turn,), literal=tuple(literal)), spelled
-
     def _literal_example(self, item: _Ready) -> Example | Rejected:
         """The example of a text in which some control tokens are only spelled: rare, so one at a time."""
         encoded = self._tokenizer.encode_literally(item.rendered.text, item.rendered.literal)
@@ -263,7 +220,9 @@ class Renderer:
         return self._examples([item], flat, spans_of(self._tokenizer, encoded, item.rendered.turns))[0]
 
     def _examples(self, items: Sequence[_Ready], flat: Flat, spans: TokenSpans) -> list[Example | Rejected]:
-        """The examples of some encoded texts, masks made for all of them at once."""
+        """The examples of some encoded texts, all of chats or none, masks made for all of them at once."""
+        if items and items[0].bundle is None:
+            flat, spans = add_outer_tokens(flat, spans, self._tokenizer.outer)
         starts, ends = flat.offsets[:-1], flat.offsets[1:]
         weights = np.array([turn.weight for item in items for turn in item.rendered.turns])
         # Plain text closes itself, and turns of generation tags are as their author set them.
@@ -303,7 +262,7 @@ class Renderer:
                 Example(
                     ids=flat.ids[start:end],
                     loss_mask=mask[start:end],
-                    turn_ends=(last[mine] - start).astype(np.int32),
+                    turn_ends=cut_points(item.rendered, last[mine] - start, is_chat=item.bundle is not None),
                     content_hash=item.content_hash,
                     control_tokens=item.control_tokens,
                     notes=item.notes,

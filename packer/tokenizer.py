@@ -25,6 +25,8 @@ from packer.network import first_line, unreachable
 from packer.tokenization.description import describe
 from packer.tokenization.literal_encoding import Encoded as Encoded
 from packer.tokenization.literal_encoding import LiteralEncoder
+from packer.tokenization.outer_tokens import OuterTokens as OuterTokens
+from packer.tokenization.outer_tokens import outer_tokens
 from packer.types import Int64Array
 
 if TYPE_CHECKING:
@@ -55,7 +57,11 @@ class Tokenizer:
         # Saved with some tokenizers, and meant for batches of a model: here they would cut texts and put pads into them.
         self._backend.no_truncation()
         self._backend.no_padding()
-        # Adds tokens around a text, which is never asked for, and trims offsets, which would hide where a token begins.
+        self.eos_id: int | None = inner.eos_token_id
+        self.bos_id: int | None = inner.bos_token_id
+        self.eos_text: str | None = inner.eos_token
+        self.outer = outer_tokens(self._backend, bos_id=self.bos_id, bos_text=inner.bos_token, eos_id=self.eos_id)
+        # Adds tokens around a text, which only plain text gets, and trims offsets, which would hide where a token begins.
         self._backend.post_processor = None
         self.chat_template = _one_template(inner.chat_template, "default")
         self.tool_template = _one_template(inner.chat_template, "tool_use")
@@ -72,9 +78,6 @@ class Tokenizer:
             token.content for token in self._backend.get_added_tokens_decoder().values() if token.special
         )
         self.generation_eos = _generation_eos(folder)
-        self.eos_id: int | None = inner.eos_token_id
-        self.bos_id: int | None = inner.bos_token_id
-        self.eos_text: str | None = inner.eos_token
         self.pad_id = _pad_id(inner, name)
         # A running sum of these gives every token's place without asking the encoder for offsets.
         self.byte_lengths = _byte_lengths(self._backend, vocabulary, self.vocab_size)

@@ -17,7 +17,7 @@ Policy = Literal["split", "reject", "keep"]
 # What becomes of reasoning in the data (`packer.render`).
 Reasoning = Literal["template", "every-turn", "context", "strip"]
 # What becomes of a conversation longer than a row (`packer.overlong`).
-Overlong = Literal["drop", "truncate", "split", "error"]
+Overlong = Literal["auto", "drop", "truncate", "split", "error"]
 # How a row of a data set is read (`packer.formats`).
 Format = Literal["auto", "messages", "sharegpt", "prompt-completion", "instruction", "text"]
 # What becomes of a conversation in which the assistant once says nothing (`packer.conversation`).

@@ -8,7 +8,8 @@ import numpy as np
 
 from packer.encoders import Flat
 from packer.spans import TokenSpans
-from packer.types import BoolArray, Float32Array, Float64Array, Int64Array
+from packer.turns import Rendered
+from packer.types import BoolArray, Float32Array, Float64Array, Int32Array, Int64Array
 
 
 def through_closers(
@@ -42,3 +43,9 @@ def token_weights(mask: BoolArray, weights: Float64Array, first: Int64Array, las
     for weight, start, end in zip(weights.tolist(), first.tolist(), last.tolist(), strict=True):
         of_token[start:end] = weight
     return np.where(mask, of_token, np.float32(0))
+
+
+def cut_points(rendered: Rendered, ends: Int64Array, *, is_chat: bool) -> Int32Array:
+    """Where an example may be cut, behind its turns: int32 [turns]. None for a document, which is nothing but text, and may be cut anywhere."""
+    is_document = not is_chat and not rendered.turns[0].start
+    return np.zeros(0, dtype=np.int32) if is_document else ends.astype(np.int32)
