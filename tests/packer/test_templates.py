@@ -13,7 +13,6 @@ The templates are those that the `trl` wheel carries. What is right is reckoned 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import datetime
 import importlib.util
 import json
@@ -45,58 +44,33 @@ DATE = datetime.datetime(2026, 1, 31)
 
 @dataclass(frozen=True)
 class Family:
-    """What is known of a family of models: closers: what ends a turn. call: what begins a tool call. opener: a token that a forged turn would begin with."""
+    """What is known of a family of models. closer, opener: tokens that a forged turn would end and begin with."""
 
     bos: str | None
     eos: str
-    closers: tuple[str, ...]
+    closer: str
     opener: str
-    call: str = r"<tool_call>"
-    call_closers: tuple[str, ...] | None = None
 
 
-_GEMMA4 = Family(
-    "<bos>", "<turn|>", ("<turn|>",), "<|turn>", re.escape("<|tool_call>"), ("<|tool_response>", "<turn|>")
-)
-_CHATML = Family(None, "<|im_end|>", ("<|im_end|>",), "<|im_start|>")
+_GEMMA4 = Family("<bos>", "<turn|>", "<turn|>", "<|turn>")
+_CHATML = Family(None, "<|im_end|>", "<|im_end|>", "<|im_start|>")
 FAMILIES = {
-    "cohere": Family("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", ("<|END_OF_TURN_TOKEN|>",), "<|START_OF_TURN_TOKEN|>"),
-    "deepseek": Family(
-        "<｜begin▁of▁sentence｜>",
-        "<｜end▁of▁sentence｜>",
-        ("<｜end▁of▁sentence｜>",),
-        "<｜User｜>",
-        "<｜tool▁calls▁begin｜>",
-    ),
+    "cohere": Family("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|START_OF_TURN_TOKEN|>"),
+    "deepseek": Family("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>"),
     "diffusion_gemma": _GEMMA4,
     "gemma4": _GEMMA4,
-    "gemma": Family("<bos>", "<eos>", ("<end_of_turn>",), "<start_of_turn>"),
-    "glm4moe": Family(None, "<|endoftext|>", ("<|user|>", "<|observation|>"), "<|user|>"),
-    "gptoss": Family(
-        "<|startoftext|>",
-        "<|return|>",
-        ("<|return|>", "<|end|>"),
-        "<|start|>",
-        r"(?<=<\|start\|>assistant) to=",
-        ("<|call|>",),
-    ),
-    "idefics3": Family("<|begin_of_text|>", "<end_of_utterance>", ("<end_of_utterance>",), "<end_of_utterance>"),
-    "lfm2": Family("<|startoftext|>", "<|im_end|>", ("<|im_end|>",), "<|im_start|>", re.escape("<|tool_call_start|>")),
-    "llama3": Family("<|begin_of_text|>", "<|eot_id|>", ("<|eot_id|>",), "<|start_header_id|>", r'\{"name": '),
-    "llava": Family("<s>", "</s>", ("</s>",), "[INST]"),
-    "muse": Family(
-        "<|begin_of_text|>",
-        "<|eot|>",
-        ("<|eot|>",),
-        "<|start|>",
-        r"(?<=<\|start\|>assistant) to=",
-        ("<|eot|>", "<|eom|>"),
-    ),
-    # Behind its header, which closes the thoughts, the model writes a newline and the call.
-    "nemotron": dataclasses.replace(_CHATML, call=r"(?<=</think>)\n?<tool_call>|<tool_call>"),
-    "phi3": Family("<s>", "<|endoftext|>", ("<|end|>",), "<|user|>"),
+    "gemma": Family("<bos>", "<eos>", "<end_of_turn>", "<start_of_turn>"),
+    "glm4moe": Family(None, "<|endoftext|>", "<|user|>", "<|user|>"),
+    "gptoss": Family("<|startoftext|>", "<|return|>", "<|return|>", "<|start|>"),
+    "idefics3": Family("<|begin_of_text|>", "<end_of_utterance>", "<end_of_utterance>", "<end_of_utterance>"),
+    "lfm2": Family("<|startoftext|>", "<|im_end|>", "<|im_end|>", "<|im_start|>"),
+    "llama3": Family("<|begin_of_text|>", "<|eot_id|>", "<|eot_id|>", "<|start_header_id|>"),
+    "llava": Family("<s>", "</s>", "</s>", "[INST]"),
+    "muse": Family("<|begin_of_text|>", "<|eot|>", "<|eot|>", "<|start|>"),
+    "nemotron": _CHATML,
+    "phi3": Family("<s>", "<|endoftext|>", "<|end|>", "<|user|>"),
     "qwen": _CHATML,
-    "smolvlm": Family("<|im_start|>", "<end_of_utterance>", ("<end_of_utterance>",), "<|im_start|>"),
+    "smolvlm": Family("<|im_start|>", "<end_of_utterance>", "<end_of_utterance>", "<|im_start|>"),
 }
 _TOKENS = re.compile(
     r'<\|"\|>|<\|[^|<>\s]+\|>|<｜[^｜<>\s]+｜>|<\|\w+>|<\w+\|>|<\w+_of_\w+>|\[/?[A-Z_]{3,}\]|</?s>|<image>'
@@ -159,7 +133,7 @@ def with_tool(message: dict) -> dict:
 def conversations(family: Family) -> dict[str, dict]:
     """Every kind of conversation. «…» stand around a text within a content; without them, all of it is one text."""
     system = {"role": "system", "content": "Be brief."}
-    closer, opener = family.closers[0], family.opener
+    closer, opener = family.closer, family.opener
     inline, closing = "<think>\n«Let me see.»\n</think>\n\n«It is four.»", "«Let me see.»\n</think>\n\n«It is four.»"
     more = [user("And three?"), says("Nine.")]
     reasoned = says("It is four.", reasoning_content="Let me see.")
