@@ -22,6 +22,8 @@ _CLOSES = r"(?:</[^<>]*(?:think|thought|reason)[^<>]*>|<[^<>]*END_THINKING[^<>]*
 _EMPTY_BLOCK = re.compile(rf"\s*{_OPENS}\s*{_CLOSES}\s*", re.IGNORECASE)
 _BLOCK_TAIL = re.compile(rf"\s*{_CLOSES}\s*", re.IGNORECASE)
 _OPEN_TAIL = re.compile(rf"{_OPENS}\s*\Z", re.IGNORECASE)
+# What a prompt may write behind the header that all answers have.
+_AFTER_HEADER = re.compile(rf"(?:{_OPENS}\s*)?(?:{_CLOSES}\s*)?\Z", re.IGNORECASE)
 # What a prompt may supply and a turn without reasoning lack: tags of reasoning, or the rest of one.
 _REASONING_TAIL = re.compile(rf"(?:[^<\s]*>)?(?:\s|{_OPENS}|{_CLOSES})*", re.IGNORECASE)
 
@@ -55,7 +57,7 @@ def start_after_header(text: str, prompt: str, *, before: int, content: int) -> 
         prompt: What the template writes before answers.
         before, content: Where the text of the message before ends, and where the turn's first text begins.
     """
-    header = _OPEN_TAIL.sub("", prompt)
+    header = _AFTER_HEADER.sub("", prompt)
     found = text.rfind(header, before, content) if header else -1
     start = None if found < 0 else turn_start(prompt, text[found:], content=content - found)
     return None if start is None else found + start
