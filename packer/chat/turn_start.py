@@ -23,6 +23,8 @@ _EMPTY_BLOCK = re.compile(rf"\s*{_OPENS}\s*{_CLOSES}", re.IGNORECASE)
 _BLOCK_TAIL = re.compile(rf"\s*{_CLOSES}", re.IGNORECASE)
 _BEGUN_TAG = re.compile(r"(?:<[^<>\s]*|\[/?[A-Z_]*)\Z")
 _OPEN_TAIL = re.compile(rf"{_OPENS}\s*\Z", re.IGNORECASE)
+# What a prompt may write behind the header that all answers have.
+_AFTER_HEADER = re.compile(rf"(?:{_OPENS}\s*)?(?:{_CLOSES}\s*)?\Z", re.IGNORECASE)
 # What a prompt may supply and a turn without reasoning lack: tags of reasoning, or the rest of one.
 _REASONING_TAIL = re.compile(rf"(?:[^<\s]*>)?(?:\s|{_OPENS}|{_CLOSES})*", re.IGNORECASE)
 
@@ -67,7 +69,7 @@ def start_after_header(text: str, prompt: str, *, content: int, block: str = "")
         content: Where the turn's first text begins.
         block: As in `turn_start`.
     """
-    header = _OPEN_TAIL.sub("", prompt)
+    header = _AFTER_HEADER.sub("", prompt)
     found = text.rfind(header, 0, content) if header else -1
     start = None if found < 0 else turn_start(prompt, text[found:], content=content - found, block=block)
     return None if start is None else found + start

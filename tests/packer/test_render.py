@@ -193,7 +193,7 @@ def test_such_text_can_be_rejected_or_kept(tiny: Tokenizer, row: dict) -> None:
 
 
 def test_an_added_token_that_is_not_special_is_text_whoever_says_it(tiny: Tokenizer) -> None:
-    row = chat("what is <think>?", "a</think>")
+    row = chat("what is <think>?", "It is <think>.")
     example = one(renderer(tiny, control_tokens="reject").examples([row])[0])
     theirs = load_cached()[1].apply_chat_template(row["messages"], tokenize=True, return_dict=True)
     assert example.ids.tolist() == theirs["input_ids"]

@@ -4,11 +4,8 @@ The templates are those that the `trl` wheel carries. What is right is reckoned 
 
 - ids are those of transformers' `apply_chat_template`. Where the text spells control tokens, the ids decode to the rendered text, and every added
   token occurs as often as in the same conversation with harmless text in its place.
-- targets are, where the template has generation tags, transformers' own assistant mask. One exception, held exactly: a token that straddles a block's
-  edge is a target to transformers, and not to packer.
-- targets are, where it has none, found by rendering the conversation once more with transformers and with words of letters in the place of every
-  text. Those words are found again, so it is known where each text lies; a turn goes from the first thing that the assistant wrote to the terminator
-  of its family of models (a table below), which must come before whatever anybody says next.
+- targets are those of `tests/fixtures/chat_oracle.py`; where the template has generation tags, they also lie within transformers' own assistant mask,
+  but for tokens that straddle a block's edge.
 
 `pytest -s` prints the table of outcomes.
 """
@@ -16,7 +13,6 @@ The templates are those that the `trl` wheel carries. What is right is reckoned 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import datetime
 import importlib.util
 import json
@@ -39,6 +35,8 @@ from packer.errors import UserError
 from packer.render import Example, Policies, Renderer
 from packer.template import ChatTemplate
 from packer.tokenizer import Tokenizer, load_tokenizer
+from tests.fixtures.chat_oracle import Oracle
+from tests.fixtures.chat_oracle import family_of as family_by_prefix
 from tests.support import TINY
 
 DATE = datetime.datetime(2026, 1, 31)
@@ -46,58 +44,33 @@ DATE = datetime.datetime(2026, 1, 31)
 
 @dataclass(frozen=True)
 class Family:
-    """What is known of a family of models: closers: what ends a turn. call: what begins a tool call. opener: a token that a forged turn would begin with."""
+    """What is known of a family of models. closer, opener: tokens that a forged turn would end and begin with."""
 
     bos: str | None
     eos: str
-    closers: tuple[str, ...]
+    closer: str
     opener: str
-    call: str = r"<tool_call>"
-    call_closers: tuple[str, ...] | None = None
 
 
-_GEMMA4 = Family(
-    "<bos>", "<turn|>", ("<turn|>",), "<|turn>", re.escape("<|tool_call>"), ("<|tool_response>", "<turn|>")
-)
-_CHATML = Family(None, "<|im_end|>", ("<|im_end|>",), "<|im_start|>")
+_GEMMA4 = Family("<bos>", "<turn|>", "<turn|>", "<|turn>")
+_CHATML = Family(None, "<|im_end|>", "<|im_end|>", "<|im_start|>")
 FAMILIES = {
-    "cohere": Family("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", ("<|END_OF_TURN_TOKEN|>",), "<|START_OF_TURN_TOKEN|>"),
-    "deepseek": Family(
-        "<｜begin▁of▁sentence｜>",
-        "<｜end▁of▁sentence｜>",
-        ("<｜end▁of▁sentence｜>",),
-        "<｜User｜>",
-        "<｜tool▁calls▁begin｜>",
-    ),
+    "cohere": Family("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|START_OF_TURN_TOKEN|>"),
+    "deepseek": Family("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>"),
     "diffusion_gemma": _GEMMA4,
     "gemma4": _GEMMA4,
-    "gemma": Family("<bos>", "<eos>", ("<end_of_turn>",), "<start_of_turn>"),
-    "glm4moe": Family(None, "<|endoftext|>", ("<|user|>", "<|observation|>"), "<|user|>"),
-    "gptoss": Family(
-        "<|startoftext|>",
-        "<|return|>",
-        ("<|return|>", "<|end|>"),
-        "<|start|>",
-        r"(?<=<\|start\|>assistant) to=",
-        ("<|call|>",),
-    ),
-    "idefics3": Family("<|begin_of_text|>", "<end_of_utterance>", ("<end_of_utterance>",), "<end_of_utterance>"),
-    "lfm2": Family("<|startoftext|>", "<|im_end|>", ("<|im_end|>",), "<|im_start|>", re.escape("<|tool_call_start|>")),
-    "llama3": Family("<|begin_of_text|>", "<|eot_id|>", ("<|eot_id|>",), "<|start_header_id|>", r'\{"name": '),
-    "llava": Family("<s>", "</s>", ("</s>",), "[INST]"),
-    "muse": Family(
-        "<|begin_of_text|>",
-        "<|eot|>",
-        ("<|eot|>",),
-        "<|start|>",
-        r"(?<=<\|start\|>assistant) to=",
-        ("<|eot|>", "<|eom|>"),
-    ),
-    # Behind its header, which closes the thoughts, the model writes a newline and the call.
-    "nemotron": dataclasses.replace(_CHATML, call=r"(?<=</think>)\n?<tool_call>|<tool_call>"),
-    "phi3": Family("<s>", "<|endoftext|>", ("<|end|>",), "<|user|>"),
+    "gemma": Family("<bos>", "<eos>", "<end_of_turn>", "<start_of_turn>"),
+    "glm4moe": Family(None, "<|endoftext|>", "<|user|>", "<|user|>"),
+    "gptoss": Family("<|startoftext|>", "<|return|>", "<|return|>", "<|start|>"),
+    "idefics3": Family("<|begin_of_text|>", "<end_of_utterance>", "<end_of_utterance>", "<end_of_utterance>"),
+    "lfm2": Family("<|startoftext|>", "<|im_end|>", "<|im_end|>", "<|im_start|>"),
+    "llama3": Family("<|begin_of_text|>", "<|eot_id|>", "<|eot_id|>", "<|start_header_id|>"),
+    "llava": Family("<s>", "</s>", "</s>", "[INST]"),
+    "muse": Family("<|begin_of_text|>", "<|eot|>", "<|eot|>", "<|start|>"),
+    "nemotron": _CHATML,
+    "phi3": Family("<s>", "<|endoftext|>", "<|end|>", "<|user|>"),
     "qwen": _CHATML,
-    "smolvlm": Family("<|im_start|>", "<end_of_utterance>", ("<end_of_utterance>",), "<|im_start|>"),
+    "smolvlm": Family("<|im_start|>", "<end_of_utterance>", "<end_of_utterance>", "<|im_start|>"),
 }
 _TOKENS = re.compile(
     r'<\|"\|>|<\|[^|<>\s]+\|>|<｜[^｜<>\s]+｜>|<\|\w+>|<\w+\|>|<\w+_of_\w+>|\[/?[A-Z_]{3,}\]|</?s>|<image>'
@@ -160,7 +133,7 @@ def with_tool(message: dict) -> dict:
 def conversations(family: Family) -> dict[str, dict]:
     """Every kind of conversation. «…» stand around a text within a content; without them, all of it is one text."""
     system = {"role": "system", "content": "Be brief."}
-    closer, opener = family.closers[0], family.opener
+    closer, opener = family.closer, family.opener
     inline, closing = "<think>\n«Let me see.»\n</think>\n\n«It is four.»", "«Let me see.»\n</think>\n\n«It is four.»"
     more = [user("And three?"), says("Nine.")]
     reasoned = says("It is four.", reasoning_content="Let me see.")
@@ -238,135 +211,6 @@ class Stand:
             row["messages"], tools=row.get("tools"), tokenize=False, chat_template=template
         )
 
-    def given(self, template: str, row: dict) -> str:
-        """What a model would be given to go on from; empty where the template refuses that."""
-        try:
-            given: str = self.theirs.apply_chat_template(
-                row["messages"],
-                tools=row.get("tools"),
-                tokenize=False,
-                chat_template=template,
-                add_generation_prompt=True,
-            )
-        except Exception:  # noqa: BLE001  # whatever a template raises
-            return ""
-        return given
-
-    def prompt(self, template: str) -> str:
-        """What the template appends for a model to go on from."""
-        asked = [{"role": "user", "content": "Why?"}]
-        both = [
-            self.theirs.apply_chat_template(asked, tokenize=False, chat_template=template, add_generation_prompt=more)
-            for more in (False, True)
-        ]
-        return both[1][len(both[0]) :] if both[1].startswith(both[0]) else ""
-
-
-def thoughts(message: dict) -> set[str]:
-    """The texts of a message that are reasoning."""
-    inline = re.search("<think>\\s*«(.*?)»\\s*</think>", message["content"] or "", re.DOTALL)
-    return {message.get("reasoning_content"), inline and inline.group(1)} - {None}
-
-
-def _forms(text: str) -> list[str]:
-    """A text as templates write it: stripped in one way or another, or as JSON."""
-    forms = [text, text.strip(), text.lstrip(), text.rstrip(), text.strip("\n"), text.lstrip("\n"), text.rstrip("\n")]
-    forms += [json.dumps(form, ensure_ascii=False)[1:-1] for form in forms]
-    return sorted(set(forms), key=len, reverse=True)
-
-
-class Unreckoned(Exception):  # noqa: N818
-    """The independent reckoning has no answer."""
-
-
-def turns_by_placeholders(stand: Stand, template: str, row: dict, family: Family, text: str) -> list[tuple[int, int]]:
-    """Where the assistant's turns lie in `text`, terminators included, [start, end) in characters."""
-    said: dict[str, str] = {}
-
-    def place(original: str) -> str:
-        number = len(said)
-        word = f"Zqj{chr(97 + number // 26)}{chr(97 + number % 26)}Jqz"
-        said[word] = original
-        return word
-
-    # One message at a time, so that it is known which word is whose.
-    row = copy.deepcopy(row)
-    words: list[list[str]] = []
-    written_by = copy.deepcopy(row["messages"])
-    for number, message in enumerate(row["messages"]):
-        before = len(said)
-        row["messages"][number] = canonical({"messages": [message]}, place)["messages"][0]
-        words.append(list(said)[before:])
-    held = stand.render(template, row)
-    pattern = re.compile("(" + "|".join(said) + ")")
-    parts = pattern.split(held)
-    # Not taken for granted: the words' text, put in their place, is the text itself.
-    match = re.fullmatch(
-        "".join(
-            f"({'|'.join(map(re.escape, _forms(said[part])))})" if part in said else f"({re.escape(part)})"
-            for part in parts
-        ),
-        text,
-        re.DOTALL,
-    )
-    if match is None:
-        raise Unreckoned("the words' texts do not give the text")
-    edges = np.cumsum([0, *map(len, parts)])
-
-    def in_text(at: int) -> int:
-        part = int(np.searchsorted(edges, at, side="right")) - 1
-        return len(text) if part == len(parts) else match.start(part + 1) + at - int(edges[part])
-
-    turns, after = [], 0
-    for number, (message, its) in enumerate(zip(row["messages"], words, strict=True)):
-        found = [(held.index(word), word) for word in its if word in held]
-        if not found:
-            if message["role"] == "assistant":
-                raise Unreckoned("nothing of a turn is in the text")
-            continue
-        if message["role"] != "assistant":
-            after = max(after, *(at + len(word) for at, word in found))
-            continue
-        calls = [word for made in message.get("tool_calls", []) for word in made["function"]["arguments"].values()]
-        called = [at for at, word in found if word in calls]
-        spoken = [at for at, word in found if word not in calls]
-        # A turn that calls at once begins with the call. What was said may also follow the call.
-        if called:
-            begun = [m.start() for m in re.finditer(family.call, held) if after <= m.start() < min(called)]
-            if not begun:
-                raise Unreckoned("no tool call begins")
-            spoken.append(begun[-1])
-        start, written = min(spoken), max(at + len(word) for at, word in found)
-        # The tag that opens the thoughts is the assistant's to write, unless the generation prompt has written it.
-        prompt = stand.prompt(template)
-        opened = held.rfind(prompt, after, start) if prompt else -1
-        first = said[next(word for at, word in sorted(found) if at >= start)]
-        if opened >= 0 and (
-            first in thoughts(written_by[number]) or held[opened + len(prompt) : start].strip() == "<think>"
-        ):
-            start = opened + len(prompt)
-        closers = family.call_closers if called and family.call_closers else family.closers
-        ends = [held.find(closer, written) + len(closer) for closer in closers if held.find(closer, written) >= 0]
-        if not ends:
-            raise Unreckoned("a turn is not closed")
-        others = {word for its in (*words[:number], *words[number + 1 :]) for word in its}
-        if any(word in held[start : min(ends)] for word in others):
-            raise Unreckoned("somebody else speaks before the turn is closed")
-        # What the model is given, it is not to write, though the assistant's text may begin with it.
-        given = stand.given(template, as_written({**row, "messages": written_by[:number]}))
-        begins = max(in_text(start), len(given) if given and text.startswith(given) else 0)
-        turns.append((begins, in_text(min(ends) - 1) + 1))
-        after = min(ends)
-    return turns
-
-
-def inside(starts: np.ndarray, ends: np.ndarray, turns: list[tuple[int, int]]) -> np.ndarray:
-    """True for the tokens that lie wholly in a turn."""
-    mask = np.zeros(len(starts), dtype=bool)
-    for start, end in turns:
-        mask |= (starts >= start) & (ends <= end) & (starts < end)
-    return mask
-
 
 def straddling(starts: np.ndarray, ends: np.ndarray, turns: list[tuple[int, int]]) -> np.ndarray:
     mask = np.zeros(len(starts), dtype=bool)
@@ -375,24 +219,15 @@ def straddling(starts: np.ndarray, ends: np.ndarray, turns: list[tuple[int, int]
     return mask
 
 
-def check(stand: Stand, template: str, row: dict, family: Family, example: Example, tally: Counter[str]) -> None:
+def check(stand: Stand, name: str, template: str, row: dict, example: Example, tally: Counter[str]) -> None:
     """AssertionError where the example is not exactly right."""
     raw = canonical(row, str)
     tagged = re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
     kinds = {"tools": raw.get("tools"), "chat_template": template, "tokenize": True, "return_dict": True}
-    text = stand.render(template, raw)
+    right = Oracle(stand.theirs, family_by_prefix(name), template).expected(raw)
+    text = right.text
     given = "".join(message["content"] for message in raw["messages"])
     spells = [token for token in stand.ours.added_tokens.values() if token in given and "think" not in token]
-    blocks: list[tuple[int, int]] = []
-    if tagged:
-        (rendered,), (blocks,) = chat_template_utils.render_jinja_template(
-            conversations=[raw["messages"]],
-            tools=raw.get("tools"),
-            chat_template=template,
-            return_assistant_tokens_mask=True,
-            **stand.theirs.special_tokens_map,
-        )
-        assert rendered == text
     if spells:
 
         def harmless(said: str) -> str:
@@ -402,8 +237,10 @@ def check(stand: Stand, template: str, row: dict, family: Family, example: Examp
 
         assert stand.theirs.decode(example.ids) == text
         control = stand.theirs.apply_chat_template(canonical(row, harmless)["messages"], **kinds)["input_ids"]
+        appended = text.removeprefix(stand.render(template, raw))
         for token in stand.ours.added_tokens:
-            assert (example.ids == token).sum() == control.count(token), f"{stand.ours.added_tokens[token]} was forged"
+            wanted = control.count(token) + (stand.ours.added_tokens[token] == appended)
+            assert (example.ids == token).sum() == wanted, f"{stand.ours.added_tokens[token]} was forged"
         # Byte-level: an ordinary token's characters are its bytes.
         pieces = stand.theirs.convert_ids_to_tokens(example.ids.tolist())
         added = set(stand.ours.added_tokens.values())
@@ -415,25 +252,29 @@ def check(stand: Stand, template: str, row: dict, family: Family, example: Examp
             return [(len(text[:start].encode()), len(text[:end].encode())) for start, end in turns]
     else:
         reference = stand.theirs.apply_chat_template(raw["messages"], **kinds)["input_ids"]
-        assert example.ids.tolist() == reference, "the ids differ"
+        # Where the template leaves the last turn open, the token that ends it is behind them.
+        assert example.ids.tolist()[: len(reference)] == reference, "the ids differ"
+        assert example.ids.tolist() == list(right.ids), "the ids differ"
         offsets = stand.theirs(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         starts, ends = np.array(offsets).T
 
         def places(turns: list[tuple[int, int]]) -> list[tuple[int, int]]:
             return turns
 
-    turns = places(blocks if tagged else turns_by_placeholders(stand, template, row, family, text))
-    expected = inside(starts, ends, turns)
+    turns = places(list(right.turns))
+    expected = np.zeros(len(starts), dtype=bool)
+    for start, end in turns:
+        expected |= (starts < end) & (ends > start)
     if tagged and not spells:
         masked = stand.theirs.apply_chat_template(raw["messages"], return_assistant_tokens_mask=True, **kinds)
         theirs = np.array(masked["assistant_masks"], dtype=bool)
-        differ = theirs != expected
-        assert not (differ & ~straddling(starts, ends, turns)).any(), "the reckoning is not transformers' own mask"
+        differ = expected & ~theirs
+        assert not (differ & ~straddling(starts, ends, turns)).any(), "the reckoning goes beyond transformers' own mask"
         tally["tokens that straddle an edge"] += int(differ.sum())
-    ours, right = (
+    ours, theirs = (
         "|".join(stand.theirs.decode(run) for run in runs(example.ids, mask)) for mask in (example.loss_mask, expected)
     )
-    assert ours == right
+    assert ours == theirs
     assert example.loss_mask.tolist() == expected.tolist()
 
 
@@ -508,7 +349,7 @@ def outcomes(name: str, stand: Stand) -> dict[str, str]:
             found[kind] = f"refused: {outcome}"
             continue
         try:
-            check(stand, source, _in_their_field(row) if name in FIELD_ALONE else row, family, outcome, _tally)
+            check(stand, name, source, _in_their_field(row) if name in FIELD_ALONE else row, outcome, _tally)
             found[kind] = "ok"
         except Exception as error:  # noqa: BLE001  # whatever transformers or the reckoning raises, the pair is not right
             found[kind] = f"WRONG: {type(error).__name__}: {error}"

@@ -58,12 +58,13 @@ def test_a_prompt_that_does_not_lead_to_the_turn_gives_no_start(prompt: str, ren
     assert turn_start(prompt, rendered, content=content) is None
 
 
-@pytest.mark.parametrize("thinks", ["", "<think>\n"])
+@pytest.mark.parametrize("thinks", ["", "<think>\n", "<think>\n\n</think>\n\n", "</think>"])
 def test_an_assistant_that_speaks_first_begins_behind_the_header(thinks: str) -> None:
     header = "<|im_start|>assistant\n"
     text = header + "Hello!<|im_end|>\n"
     assert start_after_header(text, header + thinks, before=0, content=len(header)) == len(header)
-    assert start_after_header(header + "<think>\nr", header + thinks, before=0, content=30) == len(header + thinks)
+    supplied = header + thinks
+    assert start_after_header(supplied + "Hi", supplied, before=0, content=len(supplied)) == len(supplied)
 
 
 def test_without_a_header_before_the_text_there_is_no_start() -> None:
