@@ -107,7 +107,8 @@ class _AddedTokens:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self._generation_eos = tokenizer.generation_eos
         self._header = self.all(prompt)[:1]
-        self._opening = set(self.all(opening))
+        # What a conversation opens with opens every message.
+        self._opening = set(self.leading(opening))
 
     def all(self, text: str) -> list[str]:
         return self._pattern.findall(text)
@@ -123,8 +124,8 @@ class _AddedTokens:
     def cut(self, tokens: Sequence[str]) -> list[str]:
         """A run of tokens without those that open the next turn."""
         kept = list(tokens)
-        if self._header:
-            return kept[: kept.index(self._header[0])] if self._header[0] in kept[1:] else kept
+        if self._header and self._header[0] in kept[1:]:
+            kept = kept[: kept.index(self._header[0])]
         while len(kept) > 1 and kept[-1] in self._opening:
             kept.pop()
         return kept

@@ -36,7 +36,7 @@ from packer.render import Example, Policies, Renderer
 from packer.template import ChatTemplate
 from packer.tokenizer import Tokenizer, load_tokenizer
 from tests.fixtures.chat_oracle import Oracle
-from tests.fixtures.chat_oracle import family_of as family_by_prefix
+from tests.fixtures.model_families import family_of as family_by_prefix
 from tests.support import TINY
 
 DATE = datetime.datetime(2026, 1, 31)

@@ -62,11 +62,11 @@ def test_a_prompt_that_does_not_lead_to_the_turn_gives_no_start(prompt: str, ren
 def test_an_assistant_that_speaks_first_begins_behind_the_header(thinks: str) -> None:
     header = "<|im_start|>assistant\n"
     text = header + "Hello!<|im_end|>\n"
-    assert start_after_header(text, header + thinks, before=0, content=len(header)) == len(header)
+    assert start_after_header(text, header + thinks, content=len(header)) == len(header)
     supplied = header + thinks
-    assert start_after_header(supplied + "Hi", supplied, before=0, content=len(supplied)) == len(supplied)
+    assert start_after_header(supplied + "Hi", supplied, content=len(supplied)) == len(supplied)
 
 
 def test_without_a_header_before_the_text_there_is_no_start() -> None:
-    assert start_after_header("Hello!", "<|im_start|>assistant\n", before=0, content=0) is None
-    assert start_after_header("Hello!", "", before=0, content=0) is None
+    assert start_after_header("Hello!", "<|im_start|>assistant\n", content=0) is None
+    assert start_after_header("Hello!", "", content=0) is None
