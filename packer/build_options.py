@@ -32,6 +32,7 @@ def options_of(manifest: Manifest, out: Path) -> BuildConfig:
             seed=manifest.seed,
             shard_rows=manifest.shard_rows,
             eval_fraction=Fraction(options["eval_fraction"]),
+            group_by=options.get("group_by"),
             limit=int(options["limit"]) or None,
             column=options["column"] or None,
             map=parse_map(json.loads(options.get("map", "[]"))),

@@ -85,6 +85,11 @@ def _date(text: object) -> datetime.date | None:
     default="0",
     help="Share of the conversations to set aside for evaluation, by a hash of their content.",
 )
+@click.option(
+    "--group-by",
+    metavar="COLUMN",
+    help="With --eval-fraction: rows with the same value of this column, or with the same first user message (first-user), are all set aside or none.",
+)
 @click.option("--config-name", help="Configuration of a data set that has several.  [default: its own default]")
 @click.option("--revision", help="Revision of the hub data set.  [default: the newest]")
 @click.option("--limit", type=int, help="Read only the first N conversations.  [default: all]")

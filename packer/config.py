@@ -48,6 +48,7 @@ class BuildConfig:
     eval_split: str | None = None
     eval_file: tuple[str, ...] = ()
     eval_fraction: Fraction = Fraction(0)
+    group_by: str | None = None
     config_name: str | None = None
     revision: str | None = None
     limit: int | None = None
@@ -112,6 +113,11 @@ class BuildConfig:
         if self.eval_fraction and (self.eval_split or self.eval_file):
             other = "--eval-split" if self.eval_split else "--eval-file"
             raise UserError(f"--eval-fraction and {other} were both given", "give one of them")
+        if self.group_by is not None and not self.eval_fraction:
+            raise UserError(
+                f"--group-by {self.group_by}: only --eval-fraction sets groups of rows aside",
+                "add --eval-fraction 0.01, or leave it out",
+            )
         if not 0 <= self.max_loss <= 1:
             raise UserError(f"--max-loss {float(self.max_loss):.0%}: must be from 0% to 100%", "try --max-loss 1%")
         if self.limit is not None and self.limit < 1:
@@ -178,7 +184,13 @@ class BuildConfig:
     @property
     def policies(self) -> Policies:
         """Those of the options that decide what a conversation is and what of it is learnt."""
-        layout = Layout(format=self.format, column=self.column, map=self.map, empty_answers=self.empty_answers)
+        layout = Layout(
+            format=self.format,
+            column=self.column,
+            map=self.map,
+            empty_answers=self.empty_answers,
+            group_by=self.group_by,
+        )
         return Policies(
             layout=layout, train_on=self.train_on, control_tokens=self.control_tokens, reasoning=self.reasoning
         )
@@ -211,6 +223,7 @@ class BuildConfig:
             # Named only where they are not what they were before there was an option.
             **({"reasoning": self.reasoning} if self.reasoning != "template" else {}),
             **({"template_args": json.dumps(self.template_args, sort_keys=True)} if self.template_arg else {}),
+            **({"group_by": self.group_by} if self.group_by is not None else {}),
             # Named only where it changes the columns of a shard.
             **({"align": self.align} if self.align > 1 else {}),
             # As JSON, since a column's name may hold any character.

@@ -137,6 +137,7 @@ def _joined_part(*, source: int, rows: Sequence[int], places: Sequence[str], exa
         own = (one.loss_mask if one.loss_weights is None else one.loss_weights for one in examples)
         weights = np.where(mask, np.concatenate([each.astype(np.float32) for each in own]), np.float32(0))
         weights = None if np.array_equal(weights, mask) else weights
+    groups = [example.group_hash for example in examples if example.group_hash is not None]
     texts = [place.encode() for place in places]
     return TokenPart(
         source=source,
@@ -152,6 +153,7 @@ def _joined_part(*, source: int, rows: Sequence[int], places: Sequence[str], exa
         turn_offsets=ends(len(example.turn_ends) for example in examples),
         turn_ends=joined((example.turn_ends for example in examples), np.int32),
         loss_weights=weights,
+        group_hash=np.array(groups, dtype=np.uint64) if groups else None,
     )
 
 

@@ -36,13 +36,14 @@ class Layout:
     `messages`, `sharegpt` or `text`; with "auto" it holds messages; UserError with another format, which has several. Of any conversation `system`
     goes first where it has no system message of its own, and `tools` (or `functions`) and `chat_template_kwargs` go to the template; text has none
     of them. empty_answers: a conversation in which the assistant once says nothing is left out ("drop"), or goes in and that turn is no target
-    ("mask"), or is one ("keep").
+    ("mask"), or is one ("keep"). group_by: the column by which the eval split keeps rows together, or "first-user".
     """
 
     format: Format = "auto"
     column: str | None = None
     map: ColumnMap = ()
     empty_answers: EmptyAnswers = "drop"
+    group_by: str | None = None
     _plans: dict[tuple[object, ...], ColumnPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +73,7 @@ class Layout:
     @property
     def columns(self) -> frozenset[str]:
         """The columns that may be read: a file that stores by column need not give the others."""
-        return KNOWN_COLUMNS | {column for _, column in self.mapping}
+        return KNOWN_COLUMNS | {column for _, column in self.mapping} | ({self.group_by} if self.group_by else set())
 
     def plan(self, row: dict[object, object]) -> ColumnPlan:
         """How a row with these columns, and these nulls, is read; raises Rejected if it cannot be."""

@@ -24,11 +24,10 @@ from packer.listing import Listed
 from packer.manifest import Ledger
 from packer.mix import copies
 from packer.overlong import cut, effective_policy, targets
-from packer.sources.column_map import NOT_READ
+from packer.sources.unread_columns import refuse_unread
 from packer.token_part import PartHead, Reject, TokenPart
 from packer.types import Int32Array, Int64Array
 from packer.words import Format
-from packer.wrong_use import nearest
 
 # What to do where no row has the columns of the format asked for.
 _COLUMN_HINTS: dict[Format, str] = {
@@ -60,7 +59,7 @@ class Intake:
     def __init__(self, config: BuildConfig, sources: Sequence[Weighted]) -> None:
         self._config = config
         self._sources = sources
-        # A hash below this belongs to the eval split: equal conversations have equal hashes, so no duplicate stands on both sides.
+        # A hash below this belongs to the eval split: what has equal hashes (equal conversations, or all of a group) stands on one side.
         self._eval_below = np.uint64(int(config.eval_fraction * 2**64))
         self.books = Books()
         self.rejects: list[Reject] = []
@@ -78,7 +77,7 @@ class Intake:
         self.control_tokens.update(head.control_tokens)
         self.notes.update(head.notes)
         self.read[head.source] += head.rows
-        self._encoded += len(part.rows)
+        self._encoded += len(np.unique(part.rows))
         weight = self._sources[head.source].weight
         drawn = copies(weight, seed=self._config.seed, source=head.source, rows=part.rows)
         of, start, end, piece = self._stretches(part, drawn)
@@ -91,6 +90,7 @@ class Intake:
             supervised[place] = targets(self._mask(part, int(of[place])), int(start[place]), int(end[place]))
         starts, lengths = (part.offsets[:-1][of] + start).astype(np.int32), (end - start).astype(np.int32)
         self.weighted |= _weighted(part, starts, lengths)
+        hashes = part.content_hash if part.group_hash is None else part.group_hash
         return Listed(
             source=np.full(len(of), head.source, dtype=np.int32),
             row=part.rows[of],
@@ -99,7 +99,7 @@ class Intake:
             starts=starts,
             lengths=lengths,
             supervised=supervised,
-            is_eval=(part.content_hash[of] < self._eval_below) | head.is_eval,
+            is_eval=(hashes[of] < self._eval_below) | head.is_eval,
         )
 
     def _stretches(self, part: TokenPart, drawn: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -199,7 +199,7 @@ class Intake:
         """Raises UserError where nothing is left to pack, GateError where more was lost than allowed, RuntimeError where the books do not add up."""
         self.books.check()
         self._refuse_empty()
-        self._refuse_unread_map()
+        refuse_unread(self._config.map, self._config.group_by, self.notes, encoded=self._encoded)
         hold_loss(self.books, max_loss=self._config.max_loss, out=self._config.out)
         enforce_print_limit(nested(self.notes), encoded=self.books.tokens["encoded"], limit=self._config.max_unprinted)
 
@@ -224,19 +224,6 @@ class Intake:
             f"{names}: none of {self.books.conversations['read']} conversations can be used; {why}",
             hint,
         )
-
-    def _refuse_unread_map(self) -> None:
-        """A column that was named with --map and that no row has is a mistyped one."""
-        for field, column in self._config.map:
-            if self.notes[NOT_READ, f"{field}={column}"] == self._encoded:
-                others = sorted(name for kind, name in self.notes if kind == "unread column")
-                near = nearest(column, others)
-                raise UserError(
-                    f"--map {field}={column}: read from no row: no such column, or one that this format does not read",
-                    f"did you mean --map {field}={near}?"
-                    if near
-                    else f"columns that nothing reads: {', '.join(others) or 'none'}",
-                )
 
 
 def _weighted(part: TokenPart, starts: Int32Array, lengths: Int32Array) -> bool:

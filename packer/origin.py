@@ -54,6 +54,7 @@ def finished(config: BuildConfig, origin: Origin) -> Manifest | None:
 
 def differences(there: Manifest, config: BuildConfig, origin: Origin, *, token_store: bool) -> list[str]:
     """What is other about a finished build than about the one that is asked for, in words; token_store: whether it has one."""
+    options = config.row_options()
     pairs: dict[str, tuple[object, object]] = {
         "packer version": (there.packer_version, packer.__version__),
         "capacity": (there.capacity, config.capacity),
@@ -65,7 +66,10 @@ def differences(there: Manifest, config: BuildConfig, origin: Origin, *, token_s
         "chat template": (there.chat_template, origin.chat_template),
         "sources": (_bare(there.sources), _bare(origin.sources)),
         "token store": (token_store, config.token_store),
-        **{name.replace("_", " "): (there.options.get(name), value) for name, value in config.row_options().items()},
+        **{
+            name.replace("_", " "): (there.options.get(name), options.get(name))
+            for name in {**there.options, **options}
+        },
     }
     return [name for name, (old, new) in pairs.items() if old != new]
 

@@ -28,6 +28,7 @@ from packer.conversation import Conversation, PlainText, Rejected
 from packer.encoders import Flat
 from packer.formats import canonical
 from packer.marks import render
+from packer.sources.groups import group_of, with_group
 from packer.sources.tool_call_forms import with_text_arguments
 from packer.spans import TokenSpans, spans_of, token_spans
 from packer.template import ChatTemplate
@@ -83,9 +84,14 @@ class Renderer:
         """Each row's examples in order, one unless every turn becomes one of its own, or why there are none."""
         rejected: dict[int, Rejected] = {}
         ready: list[_Ready] = []
+        groups: dict[int, str | None] = {}
+        group_by = self._policies.layout.group_by
         for place, row in enumerate(rows):
             try:
-                ready += self._ready(place, canonical(row, self._policies.layout))
+                conversation = canonical(row, self._policies.layout)
+                if group_by is not None:
+                    groups[place] = group_of(row, conversation, group_by)
+                ready += self._ready(place, conversation)
             except Rejected as verdict:
                 rejected[place] = verdict
             except RecursionError:
@@ -104,6 +110,11 @@ class Renderer:
             before = outcomes[item.row]
             if not isinstance(before, Rejected):
                 outcomes[item.row] = example if isinstance(example, Rejected) else (*before, example)
+        if group_by is not None:
+            return [
+                one if isinstance(one, Rejected) else with_group(one, groups[place], group_by)
+                for place, one in enumerate(outcomes)
+            ]
         return outcomes
 
     def _ready(self, row: int, conversation: Conversation | PlainText) -> list[_Ready]:

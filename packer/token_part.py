@@ -26,8 +26,9 @@ from packer.files import write_arrow
 from packer.types import BoolArray, Float32Array, Int32Array, Int64Array
 from packer.views import DAMAGE
 
-# Of a part in which every target counts 1; another has one more column, which code that knows version 1 alone refuses.
-STORE_VERSION, _WEIGHTED_VERSION = 1, 2
+STORE_VERSION = 1
+# Columns that only some builds have, by version: code that knows only other versions refuses such a part.
+_OPTIONAL = {STORE_VERSION: (), 2: ("loss_weights",), 3: ("group_hash",), 4: ("loss_weights", "group_hash")}
 _HINT = "build the folder again, or restore it from a copy"
 
 
@@ -45,11 +46,13 @@ _COLUMNS = {
     "loss_mask": _list_of(pa.bool_()),
     "turn_ends": _list_of(pa.int32()),
     "loss_weights": _list_of(pa.float32()),
+    "group_hash": pa.uint64(),
 }
+_ALWAYS = [name for name in _COLUMNS if name not in ("loss_weights", "group_hash")]
 # By version; a part's metadata is its own.
 _SCHEMAS = {
-    version: pa.schema([pa.field(name, _COLUMNS[name], nullable=False) for name in list(_COLUMNS)[:count]])
-    for version, count in ((STORE_VERSION, -1), (_WEIGHTED_VERSION, None))
+    version: pa.schema([pa.field(name, _COLUMNS[name], nullable=False) for name in (*_ALWAYS, *optional)])
+    for version, optional in _OPTIONAL.items()
 }
 
 
@@ -128,6 +131,7 @@ class TokenPart:
     tokenizer. supervised int32 [n]: targets. offsets int32 [n+1]: conversation i holds ids[offsets[i] : offsets[i+1]]. ids int32 [T]. mask_bits
     uint8 [T/8]: the loss mask, eight tokens a byte, lowest bit first. turn_offsets int32 [n+1], turn_ends int32: likewise where each assistant's turn
     ends, counted from its conversation's first token. loss_weights float32 [T]: what each target counts in the loss, 0 where none is; None where all count 1.
+    group_hash uint64 [n]: of what the eval split keeps together; None where that is the content.
     """
 
     source: int
@@ -141,6 +145,7 @@ class TokenPart:
     turn_offsets: Int32Array
     turn_ends: Int32Array
     loss_weights: Float32Array | None = None
+    group_hash: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -166,7 +171,7 @@ class TokenPart:
             self.mask_bits,
             self.turn_offsets,
             self.turn_ends,
-            *([] if self.loss_weights is None else [self.loss_weights]),
+            *(column for column in (self.loss_weights, self.group_hash) if column is not None),
         ):
             state.update(np.ascontiguousarray(column).view(np.uint8).data)
             state.update(b"|")
@@ -192,6 +197,8 @@ class TokenPart:
         ]
         if self.loss_weights is not None:
             columns.append(lists("loss_weights", of_numpy(self.loss_weights), self.offsets))
+        if self.group_hash is not None:
+            columns.append(of_numpy(self.group_hash))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -207,7 +214,8 @@ def part_paths(folder: Path) -> list[Path]:
 
 def write_part(path: Path, head: PartHead, part: TokenPart) -> None:
     """Writes one part, whole or not at all."""
-    version = STORE_VERSION if part.loss_weights is None else _WEIGHTED_VERSION
+    optional = tuple(name for name in ("loss_weights", "group_hash") if getattr(part, name) is not None)
+    version = next(version for version, columns in _OPTIONAL.items() if columns == optional)
     schema = _SCHEMAS[version].with_metadata({"store_version": str(version), "head": head.to_json()})
     write_arrow(path, schema, [part.to_arrow(schema)])
 
@@ -263,6 +271,7 @@ def _of_arrow(source: int, batch: pa.RecordBatch) -> TokenPart:
         turn_offsets=to_numpy(turns.offsets),
         turn_ends=to_numpy(turns.values),
         loss_weights=to_numpy(batch.column("loss_weights").values) if "loss_weights" in batch.schema.names else None,
+        group_hash=to_numpy(batch.column("group_hash")) if "group_hash" in batch.schema.names else None,
     )
 
 

@@ -27,7 +27,7 @@ class Example:
     ids int32 [n]. loss_mask bool [n]: true where the token is a target, never on the first. turn_ends int32 [turns]: where the conversation may be
     cut, behind the token that ends an assistant's turn; empty for a document. content_hash: 64 bits of what was said and by whom, whatever the
     tokenizer and template. control_tokens: (role, token) → how often the text spelled it. notes: (kind, detail) → count, for the ledger.
-    loss_weights float32 [n]: of each target; None where all are 1.
+    loss_weights float32 [n]: of each target; None where all are 1. group_hash: of what the eval split keeps together; None where that is the content.
     """
 
     ids: Int32Array
@@ -37,3 +37,4 @@ class Example:
     control_tokens: Counter[tuple[str, str]]
     notes: Counter[tuple[str, str]] = field(default_factory=Counter)
     loss_weights: Float32Array | None = None
+    group_hash: int | None = None

@@ -33,8 +33,13 @@ _REJECTS = "rejects.jsonl"
 _NAMES = ("source", "row", "piece", "copy")
 
 
+def hashes_of(part: TokenPart) -> NDArray[np.uint64]:
+    """content_hash, and group_hash where there is one, uint64 [n, 1 or 2]."""
+    return np.stack([one for one in (part.content_hash, part.group_hash) if one is not None], axis=1)
+
+
 class Stored:
-    """The conversations of a token store by name, with the hash of what was said in each."""
+    """The conversations of a token store by name, with the hashes of each."""
 
     def __init__(self) -> None:
         self._rows: dict[int, list[Int64Array]] = {}
@@ -42,15 +47,15 @@ class Stored:
 
     def take(self, part: TokenPart) -> None:
         self._rows.setdefault(part.source, []).append(part.rows)
-        self._hashes.setdefault(part.source, []).append(part.content_hash)
+        self._hashes.setdefault(part.source, []).append(hashes_of(part))
 
-    def hashes(self, source: int) -> dict[int, int]:
-        """content_hash by row of a source."""
+    def hashes(self, source: int) -> dict[int, list[int]]:
+        """The hashes of each row of a source, as `hashes_of` gives them."""
         rows, hashes = self._rows.get(source, []), self._hashes.get(source, [])
         return {
-            row: content_hash
+            row: of_row
             for some, their in zip(rows, hashes, strict=True)
-            for row, content_hash in zip(some.tolist(), their.tolist(), strict=True)
+            for row, of_row in zip(some.tolist(), their.tolist(), strict=True)
         }
 
     def names(self) -> set[tuple[int, int]]:

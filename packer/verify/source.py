@@ -33,12 +33,13 @@ from packer.sources.raw_row import RawRow
 from packer.tokenizer import TEMPLATE_NAME, TOOL_TEMPLATE_NAME, load_tokenizer
 from packer.types import Int64Array
 from packer.verify.findings import Findings
-from packer.verify.listing import STORE, Stored
+from packer.verify.listing import STORE, Stored, hashes_of
 from packer.verify.rows import Rows
 from packer.verify.store import conversations
 
 _RULE = "an example must be what its source gives"
 _HASH_RULE = "a conversation's content_hash in the token store must be what its source gives"
+_GROUP_RULE = "a conversation's group_hash in the token store must be what its source gives"
 _ROWS_AT_ONCE = 512
 
 
@@ -142,7 +143,12 @@ def _some(spec: SourceSpec, wanted: Int64Array, config: BuildConfig) -> Iterator
 
 
 def _compare(
-    renderer: Renderer, source: int, batch: list[RawRow], hashes: Mapping[int, int], rows: Rows, findings: Findings
+    renderer: Renderer,
+    source: int,
+    batch: list[RawRow],
+    hashes: Mapping[int, list[int]],
+    rows: Rows,
+    findings: Findings,
 ) -> int:
     """Tokenizes rows of a source again and holds their examples against them; hashes: the store's, by row, where they are to be the same."""
     # As one part, which counts its rows from 0: they need not stand next to each other in the source.
@@ -158,12 +164,14 @@ def _compare(
     )
     head, part = encode_part(renderer, raw)
     compared = 0
-    content_hashes = dict(zip(part.rows.tolist(), part.content_hash.tolist(), strict=True))
+    own = dict(zip(part.rows.tolist(), hashes_of(part).tolist(), strict=True))
     for expected in conversations(part):
-        number, content_hash = batch[expected[0].row].number, content_hashes[expected[0].row]
+        number, due = batch[expected[0].row].number, own[expected[0].row]
         compared += rows.compare([replace(one, row=number) for one in expected], _RULE, findings)
-        if hashes.get(number, content_hash) != content_hash:
-            findings.add(_HASH_RULE, STORE, source=expected[0].place)
+        there = hashes.get(number, due)
+        for rule, which in ((_HASH_RULE, slice(0, 1)), (_GROUP_RULE, slice(1, None))):
+            if there[which] != due[which]:
+                findings.add(rule, STORE, source=expected[0].place)
     for reject in head.rejects:
         for example in rows.examples_of(source, batch[reject.row].number):
             compared += 1

@@ -154,5 +154,7 @@ def part_digest(table: pa.Table, source: int) -> str:
     ]
     ids, (_, mask), turns = lists("input_ids"), lists("loss_mask"), lists("turn_ends")
     weights = [lists("loss_weights")[1]] if "loss_weights" in table.column_names else []
-    data = str(source).encode() + b"".join(column.tobytes() + b"|" for column in (*plain, *ids, mask, *turns, *weights))
+    groups = [np.array(table["group_hash"].to_pylist(), "u8")] if "group_hash" in table.column_names else []
+    columns = (*plain, *ids, mask, *turns, *weights, *groups)
+    data = str(source).encode() + b"".join(column.tobytes() + b"|" for column in columns)
     return xxhash.xxh3_128_hexdigest(data + "\0".join(table["place"].to_pylist()).encode())
