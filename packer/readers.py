@@ -95,7 +95,9 @@ def open_binary(path: str) -> Iterator[BinaryIO]:
         is_zstd = path.lower().endswith(".zst")
         with fsspec.open(path, "rb", compression=None if is_zstd else "infer") as file:
             # The reader of zstandard, which fsspec takes, ends without a word where a file is cut, and after its first frame.
-            yield io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")) if is_zstd else file
+            yield (
+                io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")) if is_zstd else file
+            )
     except unreachable(EOFError, lzma.LZMAError, zlib.error) as error:
         why = first_line(error)
         raise UserError(

@@ -101,7 +101,9 @@ def test_zeros_in_place_of_the_first_line_cost_that_row_alone(tmp_path: Path) ->
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    table = pa.Table.from_arrays([pa.array(["A"]), pa.array(["B"]), pa.array(["c"])], ["prompt", "prompt", "completion"])
+    table = pa.Table.from_arrays(
+        [pa.array(["A"]), pa.array(["B"]), pa.array(["c"])], ["prompt", "prompt", "completion"]
+    )
     pq.write_table(table, tmp_path / "a.parquet")
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
         writer.write_table(table)
