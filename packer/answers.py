@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
 
 
 def says_nothing(text: str) -> bool:
@@ -30,3 +31,9 @@ def split_thoughts(text: str) -> tuple[str, str] | None:
     thoughts, closed, answer = text.partition("</think>")
     thoughts = thoughts.lstrip().removeprefix("<think>")
     return (thoughts, answer) if closed and "<think>" not in thoughts else None
+
+
+def thinks(message: Mapping[str, object]) -> bool:
+    """Whether a message of the assistant has reasoning that can be seen, in its text or beside it."""
+    split = split_thoughts(str(message["content"]))
+    return any(not says_nothing(str(one)) for one in (message.get("reasoning_content", ""), split[0] if split else ""))

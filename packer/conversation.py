@@ -9,44 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from packer.answers import says_nothing_but_thoughts, split_thoughts
+from packer.answers import says_nothing_but_thoughts, thinks
 from packer.sources.content_parts import read_parts, split_tool_results
 from packer.sources.json_values import Json, Message, from_json_text, kind_of, plain, whole_characters
 from packer.sources.message_weights import hold_other_role, take_weight
 from packer.sources.rejected import Rejected
-from packer.sources.tool_call_forms import calls_of, tools_of
+from packer.sources.roles import CANONICAL_ROLES, canonical_role, plain_role
+from packer.sources.tool_call_forms import calls_of, spelled_calls, tools_of, unread_call_keys
 from packer.sources.unsupported_data import MEDIA_COLUMNS
 from packer.words import EmptyAnswers
 
 __all__ = ["Conversation", "Json", "Message", "PlainText", "Rejected", "conversation", "kind_of", "text_of"]
 
-_ROLES = {
-    "system": "system",
-    "developer": "developer",
-    "user": "user",
-    "human": "user",
-    "prompter": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "ai": "assistant",
-    "bot": "assistant",
-    "chatbot": "assistant",
-    "model": "assistant",
-    "chatgpt": "assistant",
-    "tool": "tool",
-    "tool_response": "tool",
-    "tool_result": "tool",
-    "function": "tool",
-    "function_response": "tool",
-    "observation": "tool",
-    "ipython": "tool",
-    "function_call": "assistant",
-    "tool_call": "assistant",
-}
 # Turns of the assistant whose text is the JSON of its calls, as LLaMA-Factory and ms-swift have them.
 _CALLING = ("function_call", "tool_call")
 
-_CANONICAL = frozenset(_ROLES.values())
 # Of a message, under the names that ShareGPT has for them.
 _ALIASES = (("from", "role"), ("value", "content"))
 
@@ -99,7 +76,7 @@ def conversation(
         if type(message) is dict and len(message) == 2:
             # Nearly every message: a known role and a text, which need no changes.
             role, text = message.get("role"), message.get("content")
-            if type(text) is str and type(role) is str and role in _CANONICAL:
+            if type(text) is str and type(role) is str and role in CANONICAL_ROLES:
                 if not text.isascii():
                     whole_characters(text, f"message {place}")
                 messages.append(message)
@@ -125,11 +102,12 @@ def conversation(
         and says_nothing_but_thoughts(str(messages[place]["content"]))
     ]
     if empty and empty_answers == "drop":
-        raise Rejected("empty_answer", f"message {empty[0]}: the assistant says nothing")
+        what = "gives reasoning but no answer" if thinks(messages[empty[0]]) else "says nothing"
+        raise Rejected("empty_answer", f"message {empty[0]}: the assistant {what}")
     if empty and empty_answers == "mask":
         masked.update(empty)
         if not any(place >= first_target and place not in masked for place in answers):
-            raise Rejected("empty_answer", "the assistant says nothing in any message to train on")
+            raise Rejected("empty_answer", "the assistant gives no answer in any message to train on")
     return Conversation(
         messages=tuple(messages),
         tools=tools_of(tools) if tools is not None else None,
@@ -222,11 +200,11 @@ def _with_role(raw: object, where: str) -> tuple[Message, str]:
         raise Rejected("bad_role", f"{where} has no role; its keys: {', '.join(message) or 'none'}")
     if not isinstance(role, str):
         raise Rejected("bad_role", f"{where}: the role is {kind_of(role)}, not text")
-    name = role.strip().lower().replace("-", "_")
-    if name not in _ROLES:
+    canonical = canonical_role(role)
+    if canonical is None:
         raise Rejected("bad_role", f"{where}: unknown role {role!r}")
-    message["role"] = _ROLES[name]
-    return message, name
+    message["role"] = canonical
+    return message, plain_role(role)
 
 
 def _read(message: Message, name: str, where: str) -> tuple[tuple[str, float] | None, list[tuple[str, str]]]:
@@ -234,7 +212,7 @@ def _read(message: Message, name: str, where: str) -> tuple[tuple[str, float] | 
     weight: tuple[str, float] | None = None
     notes: list[tuple[str, str]] = []
     if name in _CALLING and not isinstance(message.get("content"), list):
-        _read_spelled_calls(message, where)
+        spelled_calls(message, where)
     elif "function_call" in message and "tool_calls" not in message:
         # OpenAI's name for it when a turn had at most one.
         message["tool_calls"] = [{"type": "function", "function": message.pop("function_call")}]
@@ -249,23 +227,13 @@ def _read(message: Message, name: str, where: str) -> tuple[tuple[str, float] | 
                 raise Rejected("bad_message", f"{where}: {key} among the parts of its content and beside it")
             if value:
                 message[key] = value
-    if not message.get("tool_calls"):
+    if message.get("tool_calls"):
+        notes = [*notes, *unread_call_keys(message["tool_calls"])]
+    else:
         message.pop("tool_calls", None)
     message["content"] = _text(message, where)
     _name_reasoning(message, where)
     return weight, notes
-
-
-def _read_spelled_calls(message: Message, where: str) -> None:
-    """The calls that the text of a turn is the JSON of: one, or a list; reasoning may stand before them."""
-    text = message.pop("content", None)
-    if isinstance(text, str) and (split := split_thoughts(text)) is not None:
-        message.setdefault("reasoning_content", split[0].strip("\n"))
-        text = split[1]
-    calls = from_json_text(text)
-    if not isinstance(calls, dict | list) or not calls:
-        raise Rejected("bad_message", f"{where}: a function call that is not the JSON of one")
-    message["tool_calls"] = calls
 
 
 def _same(weight: tuple[str, float] | None, of_parts: tuple[str, float] | None, where: str) -> tuple[str, float] | None:

@@ -17,6 +17,7 @@ from packer.conversation import Conversation, PlainText, Rejected, conversation,
 from packer.errors import UserError
 from packer.sources.column_map import KNOWN_COLUMNS, OF_PAIRS, ColumnMap, ColumnPlan, check_map, names_of, plan_columns
 from packer.sources.json_values import Json, from_json_text, plain
+from packer.sources.roles import canonical_role
 from packer.sources.unsupported_data import hold_supported
 from packer.words import EmptyAnswers, Format
 
@@ -96,7 +97,7 @@ def canonical(row: object, layout: Layout) -> Conversation | PlainText:
         raise Rejected("not_an_object", f"the row is {kind_of(row)}, not an object")
     plan = layout.plan(row)
     if plan.suspects:
-        hold_supported(row, plan.suspects)
+        hold_supported(row, plan.suspects, is_pair=plan.form in ("prompt-completion", "instruction"))
     if plan.form in ("messages", "sharegpt"):
         return _conversation(_list_of_messages(row, plan.columns["messages"]), row, plan, layout)
     if plan.form == "prompt-completion":
@@ -180,8 +181,14 @@ def _template_args(value: object, column: str) -> dict[str, Json]:
 
 
 def _is_system(message: object) -> bool:
+    return _role_of(message) in ("system", "developer")
+
+
+def _role_of(message: object) -> str | None:
+    """The canonical role of a raw message; None where it has none that is known."""
+    message = from_json_text(message)
     role = (message.get("role") or message.get("from")) if isinstance(message, dict) else None
-    return isinstance(role, str) and role.strip().lower() in ("system", "developer")
+    return canonical_role(role) if isinstance(role, str) else None
 
 
 def _prompt_completion(row: Mapping[object, object], plan: ColumnPlan, layout: Layout) -> Conversation | PlainText:
@@ -227,7 +234,17 @@ def _question_answer(
         history = _history(row[columns["history"]], columns["history"]) if "history" in columns else []
     if not isinstance(answered, list):
         answered = [{"role": "assistant", "content": text_of(answered, columns[answer])}]
-    return _conversation([*history, *asked, *answered], row, plan, layout, first_target=first_target)
+    elif answered[: len(asked)] == asked:
+        # A whole conversation, which begins with what was asked.
+        answered = answered[len(asked) :]
+    whole = _conversation([*history, *asked, *answered], row, plan, layout, first_target=first_target)
+    if asked and (role := _role_of(answered[0])) not in ("assistant", None):
+        raise Rejected(
+            "bad_role",
+            f"column {columns[answer]!r} begins with a message of {role!r}, not of the assistant, and does not repeat "
+            f"what is asked ({', '.join(columns[name] for name in (question, 'input') if name in columns)})",
+        )
+    return whole
 
 
 def _as_messages(value: object) -> object:

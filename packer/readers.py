@@ -8,7 +8,9 @@ A row that cannot be parsed is a row too: nothing is lost on the way to the ledg
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator
+import lzma
+import zlib
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import BinaryIO
@@ -32,6 +34,7 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 ROWS_AT_ONCE = 512
 _BLOCK_BYTES = 1 << 20
 _COPY_HINT = "check that it was copied whole"
+_TRUNCATED = {"Truncated compressed stream": "Compressed file ended before the end-of-stream marker was reached"}
 
 
 def kind_of(path: str, *, text: bool = False) -> str | None:
@@ -89,12 +92,16 @@ def utf8(path: str) -> str:
 def open_binary(path: str) -> Iterator[BinaryIO]:
     """A file's bytes, decompressed by its suffix; raises UserError where it cannot be opened."""
     try:
-        with fsspec.open(path, "rb", compression="infer") as file:
-            # zstandard's reader does not know lines.
-            yield io.BufferedReader(file) if path.lower().endswith(".zst") else file
-    except unreachable(EOFError) as error:
+        is_zstd = path.lower().endswith(".zst")
+        with fsspec.open(path, "rb", compression=None if is_zstd else "infer") as file:
+            # The reader of zstandard, which fsspec takes, ends without a word where a file is cut, and after its first frame.
+            yield (
+                io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")) if is_zstd else file
+            )
+    except unreachable(EOFError, lzma.LZMAError, zlib.error) as error:
+        why = first_line(error)
         raise UserError(
-            f"{path}: {first_line(error)}", "check that the file is there, whole, and may be read"
+            f"{path}: {_TRUNCATED.get(why, why)}", "check that the file is there, whole, and may be read"
         ) from None
     except (ValueError, ImportError) as error:
         # A compression or a protocol whose package is not installed.
@@ -130,7 +137,7 @@ def read_file(path: str, columns: Collection[str], split: str = "") -> Iterator[
         elif kind in _DELIMITERS:
             yield from table_rows(path, name, file, delimiter=_DELIMITERS[kind])
         elif kind == TEXT:
-            yield from line_rows(name, file)
+            yield from line_rows(path, name, file)
         else:
             yield from json_rows(path, name, file, split=split, by_line=kind != ".json")
 
@@ -158,7 +165,7 @@ def _parquet(path: str, file: BinaryIO, columns: Collection[str]) -> Iterator[Ra
 
     try:
         parquet = pq.ParquetFile(pa.PythonFile(file, mode="r"))
-        names = parquet.schema_arrow.names
+        names = _distinct(path, parquet.schema_arrow.names)
         wanted = [name for name in names if name in columns]
         share = (size_of(path) or 0) / max(parquet.metadata.num_rows, 1)
         batches = parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted)
@@ -178,7 +185,7 @@ def _arrow(path: str, file: BinaryIO, columns: Collection[str]) -> Iterator[RawR
             batches = iter(reader)
         else:
             batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
-        names = reader.schema.names
+        names = _distinct(path, reader.schema.names)
         wanted = [name for name in names if name in columns]
         yield from batch_rows(
             base_name(path), (piece for batch in batches for piece in _pieces(batch.select(wanted))), names
@@ -187,6 +194,13 @@ def _arrow(path: str, file: BinaryIO, columns: Collection[str]) -> Iterator[RawR
         raise UserError(
             f"{path}: neither a whole Arrow file nor an Arrow stream ({first_line(error)})", _COPY_HINT
         ) from None
+
+
+def _distinct(path: str, names: Sequence[str]) -> Sequence[str]:
+    """The names of a file's columns; raises UserError where two are equal, of which a row could hold one only."""
+    if (twice := next((name for place, name in enumerate(names) if name in names[:place]), None)) is not None:
+        raise UserError(f"{path}: two columns are called {twice!r}", "give every column a name of its own")
+    return names
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

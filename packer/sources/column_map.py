@@ -16,19 +16,25 @@ from packer.sources.unsupported_data import KTO_COLUMNS, PREFERENCE_COLUMNS, SUS
 from packer.words import Format
 from packer.wrong_use import no_such_choice
 
+# Columns of a question with those of its answer: the first that a row has, of either.
+_PAIRS = tuple(
+    (question, answer)
+    for question, answers in (
+        ("instruction", ("output", "response", "answer")),
+        ("question", ("answer", "response", "output")),
+        ("query", ("response", "answer", "output")),
+        ("prompt", ("response", "answer", "output")),
+    )
+    for answer in answers
+)
 # Forms with the columns that tell them, by field, in the order in which they are tried.
 _FORMS: tuple[tuple[Format, dict[str, str]], ...] = (
     ("messages", {"messages": "messages"}),
     ("sharegpt", {"messages": "conversations"}),
     ("prompt-completion", {"prompt": "prompt", "completion": "completion"}),
-    ("instruction", {"instruction": "instruction", "output": "output"}),
-    ("instruction", {"instruction": "instruction", "output": "response"}),
-    ("instruction", {"instruction": "question", "output": "answer"}),
-    ("instruction", {"instruction": "question", "output": "response"}),
-    ("instruction", {"instruction": "query", "output": "response"}),
-    ("instruction", {"instruction": "prompt", "output": "response"}),
-    ("instruction", {"instruction": "prompt", "output": "answer"}),
-    ("instruction", {"input": "input", "output": "output"}),
+    *(("instruction", {"instruction": question, "output": answer}) for question, answer in _PAIRS),
+    # Behind all others, beside which `input` is the context of the question.
+    *(("instruction", {"input": "input", "output": answer}) for answer in ("output", "response", "answer")),
     ("text", {"text": "text"}),
 )
 # Fields that complete a conversation, with their columns, of which the first that a row has is read.

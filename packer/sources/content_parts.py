@@ -114,7 +114,7 @@ def _add(parts: Parts, part: dict[str, Json], where: str) -> tuple[int, bool]:
         # Under `value`, under its own type, or the part itself.
         itself: Json = {key: part[key] for key in CALL_KEYS if key in part}
         parts.calls += [wrapped_call(itself, where)] if inner is None else calls_of(inner, where)
-        parts.notes += _unread(kind, part, ("value", kind, *CALL_KEYS))
+        parts.notes += _unread(kind, part, CALL_KEYS if inner is None else ("value", kind))
         return 2, True
     keys = _TEXTS.get(kind) or _REASONING.get(kind)
     if keys is None:

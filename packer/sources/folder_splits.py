@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from glob import has_magic
 
 from fsspec.utils import glob_translate
 
@@ -151,6 +152,12 @@ def _configured(
         return {split: tuple(inside[file] for file in found) for split, found in splits_by_name(list(inside)).items()}
     found: dict[str, tuple[str, ...]] = {}
     for split, some in _patterns(patterns, where).items():
+        # As `datasets` does: a pattern may match nothing, a name may not.
+        if lacking := [one for one in some if not has_magic(one) and one.removeprefix("./") not in inside]:
+            raise UserError(
+                f"{where}/{_CARDS[0]}: the configuration {name} lists {', '.join(lacking)}, no data file there",
+                "fetch the whole data set, or choose another with --config-name",
+            )
         matchers = [re.compile(glob_translate(one.removeprefix("./"))) for one in some]
         found[split] = tuple(file for name, file in inside.items() if any(one.match(name) for one in matchers))
         if not found[split]:

@@ -18,6 +18,7 @@ from typing import BinaryIO
 from packer.errors import UserError
 from packer.sources.raw_row import NotJsonError, RawRow, parsed
 from packer.sources.split_names import keywords_of
+from packer.sources.text_encoding import without_bom
 
 # Keys of an object that is no row but holds the rows.
 _WRAPPERS = ("data", "rows")
@@ -33,6 +34,8 @@ def json_rows(path: str, name: str, file: BinaryIO, *, split: str, by_line: bool
     by_line: whether the file's suffix says that its objects are one a line."""
     lines: list[bytes] = []
     text = _next_line(file, lines)
+    if lines:
+        without_bom(lines[0], path)
     try:
         first: object = parsed(text) if text else None
     except NotJsonError:

@@ -19,17 +19,28 @@ Message = dict[str, Json]
 _MOST_ENCODINGS = 2
 
 
-def from_json_text(value: object) -> object:
-    """Return the list or object that a text holds as JSON, encoded once or twice; any other value as it is."""
+def from_json_text(value: object, *, distinct_keys: bool = False) -> object:
+    """Return the list or object that a text holds as JSON, encoded once or twice; any other value as it is.
+
+    distinct_keys: whether a text in which an object has a key twice stays the text it is, as decoding would lose a value.
+    """
+    hook = _distinct if distinct_keys else None
     decoded = value
     for _ in range(_MOST_ENCODINGS):
         if not isinstance(decoded, str):
             break
         try:
-            decoded = json.loads(decoded)
+            decoded = json.loads(decoded, object_pairs_hook=hook)
         except (ValueError, RecursionError):
             break
     return decoded if isinstance(decoded, list | dict) else value
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key twice in one object")
+    return found
 
 
 def plain(value: object) -> Json:

@@ -1,7 +1,7 @@
 """Rows of tables and texts: CSV and TSV, where every cell is text and nothing is guessed, and plain text, where every line is a row.
 
 for row in table_rows("chats.csv", "chats.csv", file, delimiter=","): ...      # row.value["prompt"]
-for row in line_rows("notes.txt", file): ...      # row.value == {"text": "…"}
+for row in line_rows("notes.txt", "notes.txt", file): ...      # row.value == {"text": "…"}
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 from packer.errors import UserError
 from packer.sources.raw_row import BadCellsError, BlankLineError, RawRow
+from packer.sources.text_encoding import without_bom
 
-_BOM = b"\xef\xbb\xbf"
 # A cell may hold a whole conversation; Python's own limit is 131,072 characters.
 _MOST_CHARACTERS = (1 << 31) - 1
 
@@ -21,7 +21,8 @@ _MOST_CHARACTERS = (1 << 31) - 1
 class _Lines:
     """The lines of a file for `csv.reader`. size: bytes read since it was last set to 0."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, path: str, file: BinaryIO) -> None:
+        self._path = path
         self._lines = iter(file)
         self._is_first = True
         self.size = 0
@@ -33,7 +34,7 @@ class _Lines:
         line = next(self._lines)
         self.size += len(line)
         if self._is_first:
-            line, self._is_first = line.removeprefix(_BOM), False
+            line, self._is_first = without_bom(line, self._path), False
         # What is not UTF-8 comes out as half a surrogate pair, which no UTF-8 can hold.
         return line.decode("utf-8", "surrogateescape")
 
@@ -44,7 +45,7 @@ def table_rows(path: str, name: str, file: BinaryIO, *, delimiter: str) -> Itera
     A place is the line where the row begins. Blank lines are no rows, as in `datasets`.
     """
     csv.field_size_limit(_MOST_CHARACTERS)
-    lines = _Lines(file)
+    lines = _Lines(path, file)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
     number = 0
@@ -94,11 +95,11 @@ def _header(path: str, cells: list[str], problem: str) -> list[str]:
     return cells
 
 
-def line_rows(name: str, file: BinaryIO) -> Iterator[RawRow]:
+def line_rows(path: str, name: str, file: BinaryIO) -> Iterator[RawRow]:
     """Every line as {"text": line}, ended by a line feed, a carriage return or both; a blank one is a row that is counted and not learned."""
     number = 0
     for read, line in enumerate(file):
-        text = line if read else line.removeprefix(_BOM)
+        text = line if read else without_bom(line, path)
         for piece in text.removesuffix(b"\n").removesuffix(b"\r").split(b"\r"):
             yield RawRow(number=number, place=f"{name}:{number + 1}", value=_line(piece), size=len(piece) + 1)
             number += 1

@@ -7,14 +7,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from packer.answers import split_thoughts
 from packer.sources.json_values import Json, Message, from_json_text, kind_of, plain
 from packer.sources.rejected import Rejected
 
 # Under what a call has its arguments; the others are Anthropic's, Llama's and LangChain's.
 _ARGUMENTS = ("arguments", "input", "parameters", "args")
 CALL_KEYS = ("id", "name", *_ARGUMENTS)
+# Of a call in its one form, and of the function in it.
+_CALL_READ = ("id", "type", "function", "index")
+_FUNCTION_READ = ("name", "arguments")
 
 
 class ParsedArguments(dict[str, Json]):
@@ -54,21 +58,24 @@ def _with_text(call: Json) -> Json:
 
 def calls_of(value: Json, where: str) -> list[Json]:
     """Return the calls in a value: a list of them, one alone, or JSON text of either."""
-    decoded = from_json_text(value)
+    decoded = from_json_text(value, distinct_keys=True)
     if isinstance(decoded, dict):
         decoded = [decoded]
     if not isinstance(decoded, list):
-        raise Rejected("bad_message", f"{where}: its tool calls are {kind_of(value)}, not a list, nor JSON text of one")
+        raise Rejected(
+            "bad_message",
+            f"{where}: its tool calls are {kind_of(value)}, not a list, nor JSON text of one with every key once",
+        )
     return [wrapped_call(call, where) for call in decoded]
 
 
 def wrapped_call(value: Json, where: str) -> Json:
     """Return one call as {"type": "function", "function": {"name", "arguments"}}, its arguments as an object where they are JSON text of one."""
-    call = from_json_text(value)
+    call = from_json_text(value, distinct_keys=True)
     if not isinstance(call, dict):
         raise Rejected("bad_message", f"{where}: a tool call is {kind_of(call)}, not an object")
     if "function" in call:
-        function = from_json_text(call["function"])
+        function = from_json_text(call["function"], distinct_keys=True)
         if not isinstance(function, dict):
             raise Rejected("bad_message", f"{where}: the function of a tool call is {kind_of(function)}, not an object")
         return {**call, "function": _with_object_arguments(function)}
@@ -83,10 +90,32 @@ def wrapped_call(value: Json, where: str) -> Json:
 def _with_object_arguments(function: dict[str, Json]) -> dict[str, Json]:
     """Decode arguments: the wire format of OpenAI has a string, templates iterate a mapping."""
     arguments = function.get("arguments")
-    decoded = from_json_text(arguments)
+    decoded = from_json_text(arguments, distinct_keys=True)
     if not isinstance(arguments, str) or not isinstance(decoded, dict):
         return function
     return {**function, "arguments": ParsedArguments(decoded, arguments)}
+
+
+def spelled_calls(message: Message, where: str) -> None:
+    """Read the calls that the text of a turn is the JSON of: one, or a list; reasoning may stand before them."""
+    text = message.pop("content", None)
+    if isinstance(text, str) and (split := split_thoughts(text)) is not None:
+        message.setdefault("reasoning_content", split[0].strip("\n"))
+        text = split[1]
+    calls = from_json_text(text, distinct_keys=True)
+    if not isinstance(calls, dict | list) or not calls:
+        raise Rejected("bad_message", f"{where}: a function call that is not the JSON of one with every key once")
+    message["tool_calls"] = calls
+
+
+def unread_call_keys(calls: Json) -> Iterator[tuple[str, str]]:
+    """Yield a note per key of calls, as `calls_of` gives them, that no template prints."""
+    for call in calls if isinstance(calls, list) else ():
+        assert isinstance(call, dict)
+        function = call["function"]
+        assert isinstance(function, dict)
+        for keys, read in ((call, _CALL_READ), (function, _FUNCTION_READ)):
+            yield from (("unread key of a tool call", key) for key in keys if key not in read and keys[key] is not None)
 
 
 def tools_of(value: object) -> Json:

@@ -24,12 +24,18 @@ PREFERENCE_COLUMNS = (
 # TRL and ms-swift; LLaMA-Factory.
 KTO_COLUMNS = ("label", "kto_tag")
 MEDIA_COLUMNS = ("image", "images", "audio", "audios", "video", "videos")
+# As tables hold a boolean, in text and in numbers.
+_TRUTHS = ("true", "false")
+_NUMBERS = ("0", "1", "-1", "0.0", "1.0", "-1.0")
 # Columns to be looked into, if a row has them.
 SUSPECT_COLUMNS = (*PREFERENCE_COLUMNS, *KTO_COLUMNS, *MEDIA_COLUMNS)
 
 
-def hold_supported(row: Mapping[object, object], suspects: Sequence[str]) -> None:
-    """Raise Rejected if one of the suspect columns holds what cannot be trained on."""
+def hold_supported(row: Mapping[object, object], suspects: Sequence[str], *, is_pair: bool = False) -> None:
+    """Raise Rejected if one of the suspect columns holds what cannot be trained on.
+
+    is_pair: whether the row is a question and an answer, beside which a label of 0 or 1 judges the answer, not the class of a conversation.
+    """
     for column in suspects:
         value = row[column]
         if column in PREFERENCE_COLUMNS and value and isinstance(value, str | list | dict):
@@ -39,7 +45,7 @@ def hold_supported(row: Mapping[object, object], suspects: Sequence[str]) -> Non
                 "to train on the better answers alone, name their column: --map completion=chosen beside a prompt, "
                 "--map messages=chosen for whole conversations",
             )
-        if column in KTO_COLUMNS and isinstance(value, bool):
+        if column in KTO_COLUMNS and _is_verdict(value, with_numbers=is_pair or column == "kto_tag"):
             raise Rejected(
                 "preference_data",
                 f"column {column!r} says whether the answer is a good one (KTO), which cannot be trained on; "
@@ -47,3 +53,9 @@ def hold_supported(row: Mapping[object, object], suspects: Sequence[str]) -> Non
             )
         if column in MEDIA_COLUMNS and value:
             raise Rejected("image_or_audio", f"column {column!r} holds what is not text; only text can be packed")
+
+
+def _is_verdict(value: object, *, with_numbers: bool) -> bool:
+    """Whether a label says that an answer is a good or a bad one."""
+    spelled = str(value).strip().lower() if isinstance(value, str | int | float) else ""
+    return spelled in _TRUTHS or (with_numbers and spelled in _NUMBERS)

@@ -87,7 +87,7 @@ def test_a_row_that_is_no_row_of_the_table_is_counted_with_its_line(tmp_path: Pa
     [
         (b'prompt,completion\na,b\n"open,c\nd,e\n', ":3: a quote that opens in this row is never closed"),
         (b"text,text\na,b\n", ": its first line is no header (two columns are called 'text')"),
-        ("text\na\n".encode("utf-16"), ": its first line is no header (not UTF-8)"),
+        ("text\na\n".encode("utf-16"), ": the text is UTF-16"),
     ],
 )
 def test_a_table_that_is_none_is_refused(tmp_path: Path, text: bytes, error: str) -> None:

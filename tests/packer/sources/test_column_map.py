@@ -42,6 +42,13 @@ def rejected(row: object, **layout: object) -> Rejected:
         ("prompt", "response"),
         ("prompt", "answer"),
         ("input", "output"),
+        ("input", "response"),
+        ("input", "answer"),
+        ("prompt", "output"),
+        ("question", "output"),
+        ("query", "output"),
+        ("query", "answer"),
+        ("instruction", "answer"),
     ],
 )
 def test_the_common_pairs_are_a_question_and_an_answer(question: str, answer: str) -> None:
@@ -87,6 +94,71 @@ def test_the_common_pairs_are_a_question_and_an_answer(question: str, answer: st
 def test_all_of_a_row_that_belongs_to_the_conversation_is_in_it(row: dict, expected: list) -> None:
     assert said(row) == expected
     assert read(row).first_target == 0
+
+
+@pytest.mark.parametrize("answer", ["output", "response", "answer"])
+def test_an_input_is_the_context_of_the_first_question_beside_it(answer: str) -> None:
+    for question in ("instruction", "question", "query", "prompt"):
+        conversation = read({"input": "i", question: "q", answer: "a"})
+        assert conversation.messages == ({"role": "user", "content": "q\n\ni"}, ANSWER)
+        assert conversation.notes == ()
+    several = {"prompt": "p", "query": "y", "input": "i", answer: "a"}
+    assert said(several) == [("user", "y\n\ni"), ("assistant", "a")]
+    assert read(several).notes == (("unread column", "prompt"),)
+    # A null is no question.
+    assert said({"prompt": None, "input": "i", answer: "a"}) == [("user", "i"), ("assistant", "a")]
+
+
+SYSTEM = {"role": "system", "content": "s"}
+OTHER = {"role": "user", "content": "other"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chosen", "first_target"),
+    [
+        ([USER], [USER, ANSWER], 1),
+        ([SYSTEM, USER], [SYSTEM, USER, ANSWER], 2),
+        ([USER, ANSWER, OTHER], [USER, ANSWER, OTHER, ANSWER, USER, ANSWER], 3),
+        (json.dumps([USER]), json.dumps([USER, ANSWER]), 1),
+        # What is the same in the answer and in the prompt is no repetition of the prompt.
+        ([USER, ANSWER], [ANSWER], 2),
+    ],
+)
+def test_a_completion_that_repeats_its_prompt_is_the_whole_conversation(
+    prompt: object, chosen: object, first_target: int
+) -> None:
+    for row, layout in (
+        ({"prompt": prompt, "completion": chosen}, {}),
+        ({"prompt": prompt, "chosen": chosen}, {"map": (("completion", "chosen"),)}),
+    ):
+        conversation = read(row, **layout)
+        whole = json.loads(chosen) if isinstance(chosen, str) else chosen
+        expected = whole if whole[0] != ANSWER else [*prompt, *whole]  # type: ignore[misc]
+        assert (list(conversation.messages), conversation.first_target) == (expected, first_target)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chosen"),
+    [
+        ([USER], [OTHER, ANSWER]),
+        ([SYSTEM, USER], [USER, ANSWER]),
+        ([USER], [SYSTEM, USER, ANSWER]),
+        ([USER], [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]),
+        ([USER], [json.dumps(OTHER), json.dumps(ANSWER)]),
+    ],
+)
+def test_a_completion_that_begins_with_another_message_is_rejected_by_name(prompt: list, chosen: list) -> None:
+    caught = rejected({"prompt": prompt, "chosen": chosen}, map=(("completion", "chosen"),))
+    assert caught.reason == "bad_role"
+    assert caught.detail.startswith("column 'chosen' begins with a message of ")
+    assert caught.detail.endswith("and does not repeat what is asked (prompt)")
+
+
+def test_a_list_behind_a_text_begins_with_the_assistant_too() -> None:
+    whole = {"system": "s", "prompt": "q", "completion": [USER, ANSWER]}
+    assert said(whole) == [("system", "s"), ("user", "q"), ("assistant", "a")]
+    assert rejected({**whole, "prompt": "p"}).reason == "bad_role"
+    assert said({"prompt": [], "completion": [USER, ANSWER]}) == [("user", "q"), ("assistant", "a")]
 
 
 def test_prompt_and_completion_that_are_read_as_a_chat_are_counted() -> None:

@@ -98,6 +98,73 @@ def test_calls_in_a_row_are_one_turn_and_go_on_with_the_text_before_them() -> No
         read(USER, ANSWER, {**called, "reasoning_content": "r"})
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [{"id": "1", "index": 0, "type": "function", "function": {**FUNCTION, "output": "r"}, "thought": "t"}],
+        [{"id": "1", **FUNCTION, "output": "r", "thought": "t"}],
+        [json.dumps({**FUNCTION, "thought": "t", "output": "r"})],
+        json.dumps([{**CALL, "thought": "t", "output": "r", "content": None}]),
+    ],
+)
+def test_keys_of_a_call_that_nothing_reads_are_noted(calls: object) -> None:
+    expected = [("unread key of a tool call", "output"), ("unread key of a tool call", "thought")]
+    assert sorted(read(USER, calling(calls)).notes) == expected
+    assert read(USER, calling([{"id": "1", "index": 0, **CALL}])).notes == ()
+
+
+def test_keys_of_a_spelled_call_and_of_a_part_that_nothing_reads_are_noted() -> None:
+    spelled = {"from": "function_call", "value": json.dumps({**FUNCTION, "thought": "I need f"})}
+    result = {"from": "observation", "value": "3"}
+    row = {"conversations": [{"from": "human", "value": "q"}, spelled, result, {"from": "gpt", "value": "a"}]}
+    assert canonical(row, Layout()).notes == (("unread key of a tool call", "thought"),)
+    part = {"type": "tool_call", "id": "c1", "tool_call": {**CALL, "thought": "t"}}
+    assert sorted(read(USER, {"role": "assistant", "content": [part]}).notes) == [
+        ("unread key of a content part", "tool_call.id"),
+        ("unread key of a tool call", "thought"),
+    ]
+
+
+@pytest.mark.parametrize("arguments", ['{"a":1,"a":2}', '{"b": {"a": 1, "a": 1}}', json.dumps('{"a":1,"a":2}')])
+def test_arguments_with_a_key_twice_stay_the_text_they_are(arguments: str) -> None:
+    for call in ({"name": "f", "arguments": arguments}, {"function": {"name": "f", "arguments": arguments}}):
+        for calls in ([call], json.dumps([call])):
+            (found,) = read(USER, calling(calls)).messages[1]["tool_calls"]
+            assert found["function"]["arguments"] == arguments
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "function_call", "content": '{"name": "f", "arguments": {"a": 1, "a": 2}}'},
+        calling('[{"name": "f", "arguments": {"a": 1, "a": 2}}]'),
+        calling(['{"name": "f", "arguments": {"a": 1, "a": 2}}']),
+        calling([{"function": '{"name": "f", "arguments": {"a": 1, "a": 2}}'}]),
+    ],
+)
+def test_a_call_that_is_text_with_a_key_twice_is_rejected(message: dict) -> None:
+    with pytest.raises(Rejected, match="bad_message"):
+        read(USER, message)
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"content": "", "reasoning_content": "r"}, "gives reasoning but no answer"),
+        ({"content": " ", "thinking": "r"}, "gives reasoning but no answer"),
+        ({"content": "<think>r</think>\n"}, "gives reasoning but no answer"),
+        ({"content": [{"type": "reasoning", "text": "r"}]}, "gives reasoning but no answer"),
+        ({"content": "<think>\n</think>\n"}, "says nothing"),
+        ({"content": "", "reasoning_content": " "}, "says nothing"),
+        ({"content": ""}, "says nothing"),
+    ],
+)
+def test_an_empty_answer_is_named_as_what_it_is(message: dict, says: str) -> None:
+    with pytest.raises(Rejected) as caught:
+        read(USER, {"role": "assistant", **message})
+    assert (caught.value.reason, caught.value.detail) == ("empty_answer", f"message 1: the assistant {says}")
+
+
 def test_joining_calls_leaves_the_row_as_it_was() -> None:
     row = {"messages": [USER, dict(ANSWER), {"role": "tool_call", "content": json.dumps(FUNCTION)}]}
     before = json.dumps(row)

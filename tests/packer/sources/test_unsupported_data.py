@@ -67,6 +67,30 @@ def test_columns_that_only_share_a_name_with_preferences_are_unread_columns() ->
     assert canonical({"text": "t", "label": True}, Layout()).notes == (("unread column", "label"),)
 
 
+@pytest.mark.parametrize("label", [0, 1, -1, 0.0, 1.0, "True", "false", "FALSE", " true", "0", "1"])
+def test_a_label_beside_an_answer_is_one_however_its_boolean_is_stored(label: object) -> None:
+    for row in (
+        {"prompt": "q", "completion": "a"},
+        {"prompt": [USER], "completion": [ANSWER]},
+        {"question": "q", "answer": "a"},
+        {"instruction": "q", "output": "a"},
+    ):
+        for column in ("label", "kto_tag"):
+            caught = rejected({**row, column: label})
+            assert caught.reason == "preference_data"
+            assert f"column {column!r} says whether the answer is a good one (KTO)" in caught.detail
+    assert rejected({"messages": [USER, ANSWER], "kto_tag": label}).reason == "preference_data"
+
+
+def test_the_class_of_a_conversation_is_an_unread_column() -> None:
+    for label in (0, 1, 3, "sports", "1", None):
+        canonical({"messages": [USER, ANSWER], "label": label}, Layout())
+    for label in (2, 0.5, "sports", "", ["x"]):
+        note = ("unread column", "label")
+        assert canonical({"prompt": "q", "completion": "a", "label": label}, Layout()).notes == (note,)
+    assert rejected({"messages": [USER, ANSWER], "label": "True"}).reason == "preference_data"
+
+
 @pytest.mark.parametrize("column", ["image", "images", "audio", "audios", "video", "videos"])
 @pytest.mark.parametrize(
     "chat",
