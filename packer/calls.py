@@ -38,13 +38,16 @@ def around_text(text: str, opening: str, closing: str) -> str:
 
 
 def _mark_call(call: Json, mark: str) -> Json:
-    """A tool call marked in its first argument that is text; in its name where there is none."""
+    """A tool call marked in its first argument that is text, else in the name of its first argument; in its own name where it has none."""
     if not isinstance(call, dict):
         return call
     inner = call.get("function", call)
     if not isinstance(inner, dict):
         return call
     arguments = _mark_first_text(inner.get("arguments"), mark)
+    if arguments == inner.get("arguments") and isinstance(arguments, dict) and arguments:
+        (name, value), *others = arguments.items()
+        arguments = dict([(mark + name, value), *others])
     if arguments != inner.get("arguments"):
         marked = {**inner, "arguments": arguments}
     elif isinstance(inner.get("name"), str):

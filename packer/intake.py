@@ -237,7 +237,7 @@ def _weighted(part: TokenPart, starts: Int32Array, lengths: Int32Array) -> bool:
 def nested(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
     nested: dict[str, dict[str, int]] = {}
     for (first, second), count in counts.items():
-        nested.setdefault(first, {})[second] = count
+        nested.setdefault(first, {})[_writable(second)] = count
     return nested
 
 

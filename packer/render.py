@@ -143,8 +143,13 @@ class Renderer:
         bundle = self._tool_bundle if conversation.tools is not None else self._bundle
         if conversation.template_args:
             bundle.template.check_args(conversation.template_args)
-        notes = Counter((*conversation.notes, *bundle.template.unread_keys(conversation.messages)))
-        conversation = with_thoughts(conversation, bundle.way_with_thoughts)
+        notes = Counter((*conversation.notes, *bundle.unread_keys(conversation.messages)))
+        if self._policies.train_on == "all":
+            # A prompt is trained on as well.
+            conversation = replace(conversation, first_target=0)
+        given, conversation = conversation, with_thoughts(conversation, bundle.way_with_thoughts)
+        if moved := sum(a is not b for a, b in zip(given.messages, conversation.messages, strict=True)):
+            notes["reasoning in the text moved to a field of its own", "messages"] += moved
         left_out: list[tuple[str, Unprinted]] = []
         if self._policies.reasoning == "strip":
             conversation, removed = without_reasoning(conversation)
@@ -250,7 +255,9 @@ class Renderer:
         edges = np.bincount(spans.first[chosen], minlength=places) - np.bincount(last[chosen], minlength=places)
         mask = np.cumsum(edges[:-1]) > 0
         if self._policies.train_on == "all":
-            mask[:] = True
+            without = weights == 0
+            edges = np.bincount(spans.first[without], minlength=places) - np.bincount(last[without], minlength=places)
+            mask = np.cumsum(edges[:-1]) == 0
         # Nothing stands before the first token, so nothing can predict it.
         mask[starts[starts < ends]] = False
         turns_of = np.searchsorted(spans.text, np.arange(len(items) + 1))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,8 @@ class ChatTemplate:
         return template_names(self.source)[0]
 
     @cached_property
-    def _keys(self) -> frozenset[str]:
+    def words(self) -> frozenset[str]:
+        """Every word by which the template may look up a key of a message."""
         return template_names(self.source)[1]
 
     def check_args(self, args: Mapping[str, Json]) -> None:
@@ -103,14 +104,6 @@ class ChatTemplate:
         unread = sorted(set(args) - self.variables)
         if unread:
             raise Rejected("template_argument", f"the template never reads {', '.join(unread)}")
-
-    def unread_keys(self, messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
-        """Yield a note per key of a message that the template never reads."""
-        for message in messages:
-            if len(message) > 2:
-                for key in message:
-                    if key not in _ALWAYS_READ and key not in self._keys:
-                        yield ("unread message key", key)
 
     @cached_property
     def _symbolic(self) -> jinja2.Template:
@@ -150,8 +143,6 @@ class ChatTemplate:
             raise Rejected("template_refused", f"{type(error).__name__}: {error}") from None
 
 
-# Keys whose loss is counted by what they say, not by their name.
-_ALWAYS_READ = frozenset(("role", "content", "tool_calls", "reasoning_content", "thinking", "reasoning"))
 # Arguments that every template is given by whoever renders it.
 _RENDERED = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
 

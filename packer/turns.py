@@ -83,8 +83,11 @@ def literal_marks(text: str) -> str:
 
 
 def refused(what: str) -> Rejected:
-    """The rejection of a conversation whose text the template changes."""
-    return Rejected("marks_refused", f"the template changes {what}, so its place in the rendered text cannot be proved")
+    """The rejection of a conversation of which something does not come through the template as it is."""
+    return Rejected(
+        "marks_refused",
+        f"the place of {what} in the rendered text cannot be proved: marks put into it do not come through the template once and in order",
+    )
 
 
 @dataclass(frozen=True, slots=True)

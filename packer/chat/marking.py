@@ -51,16 +51,16 @@ def wrap_message(message: Message, wrap: Wrap) -> Message:
     if calls := mark_calls(message.get("tool_calls"), CALL, first="" if message["content"] else OPEN + CLOSE):
         marked["tool_calls"] = calls
     for key in REASONING_KEYS:
-        if isinstance(marked.get(key), str) and marked[key]:
+        if str(marked.get(key) or "").strip():
             marked[key] = _set_in(str(marked[key]), wrap.reasoning, THINK_OPEN, THINK_CLOSE)
     content = str(marked["content"])
     if not content and calls:
         return marked
     if wrap.inline and (parts := INLINE_REASONING.match(content)):
         lead, reasoning, close, answer = parts.groups()
-        marked["content"] = (
-            lead + THINK_OPEN + reasoning + THINK_CLOSE + close + _set_in(answer, wrap.content, OPEN, CLOSE)
-        )
+        if reasoning.strip():
+            reasoning = THINK_OPEN + reasoning + THINK_CLOSE
+        marked["content"] = lead + reasoning + close + _set_in(answer, wrap.content, OPEN, CLOSE)
     else:
         marked["content"] = _set_in(content, wrap.content, OPEN, CLOSE)
     return marked

@@ -22,6 +22,7 @@ _CLOSES = r"(?:</[^<>]*(?:think|thought|reason)[^<>]*>|<[^<>]*END_THINKING[^<>]*
 _EMPTY_BLOCK = re.compile(rf"\s*{_OPENS}\s*{_CLOSES}", re.IGNORECASE)
 _BLOCK_TAIL = re.compile(rf"\s*{_CLOSES}", re.IGNORECASE)
 _BEGUN_TAG = re.compile(r"(?:<[^<>\s]*|\[/?[A-Z_]*)\Z")
+_CLOSING = re.compile(_CLOSES, re.IGNORECASE)
 _OPEN_TAIL = re.compile(rf"{_OPENS}\s*\Z", re.IGNORECASE)
 # What a prompt may write behind the header that all answers have.
 _AFTER_HEADER = re.compile(rf"(?:{_OPENS}\s*)?(?:{_CLOSES}\s*)?\Z", re.IGNORECASE)
@@ -42,7 +43,9 @@ def turn_start(prompt: str, rendered: str, *, content: int, block: str = "") -> 
     if common == len(prompt) and common >= content:
         return common
     start = before_tag(rendered, prompt, min(common, content))
-    if not only_reasoning(prompt[start:]):
+    if not only_reasoning(prompt[start:]) or closed_before_reasoning(
+        prompt[start:], rendered[:start], rendered[start:content]
+    ):
         return None
     return start + empty_block(rendered[:start], rendered[start:content], block)
 
@@ -58,6 +61,18 @@ def before_tag(rendered: str, prompt: str, common: int) -> int:
 def only_reasoning(rest: str) -> bool:
     """Whether this end of a generation prompt does no more than open reasoning, or close it at once."""
     return _REASONING_TAIL.fullmatch(rest) is not None
+
+
+def closed_before_reasoning(rest: str, supplied: str, written: str) -> bool:
+    """Whether the prompt goes on to close a reasoning block that the turn fills: nothing then leads from one to the other.
+
+    Args:
+        rest: What the prompt has beyond the turn's text.
+        supplied: What both have.
+        written: What the turn has up to its first text from the data.
+    """
+    opened = _OPEN_TAIL.search(supplied) is not None
+    return opened and _CLOSING.search(rest) is not None and _CLOSING.search(written) is None
 
 
 def start_after_header(text: str, prompt: str, *, content: int, block: str = "") -> int | None:

@@ -62,7 +62,9 @@ def unprinted(
     messages, missing = conversation.messages, []
     for place, marks, reasoning in turns:
         if marks.reasoned < 0 and reasoning.strip():
-            missing.append(Unprinted("reasoning", reasoning, place))
+            # What stands before the tag that opens reasoning is no reasoning.
+            kind = "text of assistant" if "<think>" in reasoning else "reasoning"
+            missing.append(Unprinted(kind, reasoning, place))
         if marks.answer < 0 and str(messages[place]["content"]).strip():
             missing.append(Unprinted("text of assistant", str(messages[place]["content"]), place))
         missing += _missing_calls(template, conversation, place, printed=marks.calls)

@@ -56,7 +56,7 @@ def two_lines(run: subprocess.CompletedProcess[str], status: int = 2) -> tuple[s
         ((*BUILD, "--shard-rows", "10"), "--shard-rows 10: must be a multiple of 16", "leave it out for shards of about 256 MB"),
         ((*BUILD, "--strategy", "best"), "--strategy best: no such choice", "choices: optimal, bfd, ffd, sequential"),
         ((*BUILD, "--train-on", "user"), "--train-on user: no such choice", "choices: assistant, last, all"),
-        ((*BUILD, "--overlong", "cut"), "--overlong cut: no such choice", "choices: drop, truncate, split, error"),
+        ((*BUILD, "--overlong", "cut"), "--overlong cut: no such choice", "choices: auto, drop, truncate, split, error"),
         ((*BUILD, "--format", "alpaca"), "--format alpaca: no such choice", "choices: auto, messages, sharegpt, prompt-completion, instruction, text"),
         ((*BUILD, "--empty-answers", "skip"), "--empty-answers skip: no such choice", "choices: drop, mask, keep"),
         ((*BUILD, "--control-tokens", "drop"), "--control-tokens drop: no such choice", "choices: split, reject, keep"),
