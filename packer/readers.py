@@ -7,7 +7,6 @@ A row that cannot be parsed is a row too: nothing is lost on the way to the ledg
 
 from __future__ import annotations
 
-import io
 import lzma
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -22,6 +21,7 @@ import xxhash
 from packer.errors import UserError
 from packer.network import first_line, unreachable
 from packer.sources.arrow_rows import batch_rows
+from packer.sources.compressed_files import STRICT, decompressed
 from packer.sources.json_rows import json_rows, splits_inside
 from packer.sources.raw_row import RawRow
 from packer.sources.text_rows import line_rows, table_rows
@@ -92,12 +92,10 @@ def utf8(path: str) -> str:
 def open_binary(path: str) -> Iterator[BinaryIO]:
     """A file's bytes, decompressed by its suffix; raises UserError where it cannot be opened."""
     try:
-        is_zstd = path.lower().endswith(".zst")
-        with fsspec.open(path, "rb", compression=None if is_zstd else "infer") as file:
-            # The reader of zstandard, which fsspec takes, ends without a word where a file is cut, and after its first frame.
-            yield (
-                io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")) if is_zstd else file
-            )
+        # Files by column are sought in, and end with a footer that tells whether they are whole.
+        is_strict = path.lower().endswith(STRICT) and kind_of(path) not in (".parquet", ".arrow")
+        with fsspec.open(path, "rb", compression=None if is_strict else "infer") as file:
+            yield decompressed(path, file) if is_strict else file
     except unreachable(EOFError, lzma.LZMAError, zlib.error) as error:
         why = first_line(error)
         raise UserError(

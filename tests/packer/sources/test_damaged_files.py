@@ -83,6 +83,31 @@ def test_streams_behind_each_other_are_one_file(tmp_path: Path, suffix: str) -> 
     assert found == ROWS
 
 
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_damage_in_a_later_stream_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.jsonl{suffix}"
+    stream = COMPRESS[suffix](TEXT)
+    for damaged in (b"\xff" * 200, stream[:40] + b"\xff" * 40 + stream[80:], stream[:-3]):
+        path.write_bytes(stream + damaged + stream)
+        assert refused(path).hint == HINT
+
+
+@pytest.mark.parametrize("suffix", [".bz2", ".xz", ".gz"])
+def test_zeros_behind_a_stream_are_padding(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.jsonl{suffix}"
+    stream = COMPRESS[suffix](TEXT)
+    path.write_bytes(stream + b"\0" * 70000 + stream + b"\0" * 8)
+    assert len(list(read_file(str(path), {"text"}))) == 2 * len(ROWS)
+
+
+@pytest.mark.parametrize("suffix", [".bz2", ".xz"])
+def test_much_text_of_few_bytes_is_read_whole(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.txt{suffix}"
+    lines = 600_001
+    path.write_bytes(COMPRESS[suffix](b"a\n" * lines))
+    assert sum(1 for _ in read_file(str(path), {"text"})) == lines
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.txt", "a.jsonl.gz"])
 def test_text_in_another_encoding_is_refused_by_name(tmp_path: Path, name: str, encoding: str) -> None:
