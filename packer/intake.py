@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from packer.analysis.duplicates import DuplicateCounter
 from packer.chat.unprinted import NOT_PRINTED
 from packer.config import BuildConfig
 from packer.errors import GateError, UserError
@@ -67,6 +68,7 @@ class Intake:
         self.control_tokens: Counter[tuple[str, str]] = Counter()
         self.notes: Counter[tuple[str, str]] = Counter()
         self.weighted = False
+        self._duplicates = DuplicateCounter()
         self._encoded = 0
 
     def take(self, head: PartHead, part: TokenPart) -> Listed:
@@ -91,6 +93,10 @@ class Intake:
         starts, lengths = (part.offsets[:-1][of] + start).astype(np.int32), (end - start).astype(np.int32)
         self.weighted |= _weighted(part, starts, lengths)
         hashes = part.content_hash if part.group_hash is None else part.group_hash
+        is_eval = (hashes[of] < self._eval_below) | head.is_eval
+        # Once a conversation, however many turns, pieces and copies of it go in.
+        once = np.unique(part.rows[of], return_index=True)[1]
+        self._duplicates.add(part.content_hash[of[once]], is_eval[once])
         return Listed(
             source=np.full(len(of), head.source, dtype=np.int32),
             row=part.rows[of],
@@ -99,7 +105,7 @@ class Intake:
             starts=starts,
             lengths=lengths,
             supervised=supervised,
-            is_eval=(hashes[of] < self._eval_below) | head.is_eval,
+            is_eval=is_eval,
         )
 
     def _stretches(self, part: TokenPart, drawn: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -175,7 +181,7 @@ class Intake:
             tokens=self.books.tokens,
             in_part=self.books.in_part,
             control_tokens=nested(self.control_tokens),
-            notes=nested(self.notes),
+            notes=nested(Counter({**self.notes, **self._duplicates.notes()})),
         )
 
     def rejects_file(self) -> str:

@@ -49,8 +49,8 @@ class Examples:
     """
 
     def __init__(self) -> None:
-        self._starts, self._lengths = _Growing(np.int32), _Growing(np.int32)
-        self._is_eval = _Growing(np.bool_)
+        self._starts, self._lengths = Growing(np.int32), Growing(np.int32)
+        self._is_eval = Growing(np.bool_)
         self._counts: list[int] = []
         self.supervised = [0, 0]
 
@@ -88,7 +88,7 @@ class Examples:
         return np.searchsorted(first, numbers, side="right").astype(np.int32)
 
 
-class _Growing:
+class Growing:
     """One long array that grows at its end.
 
     Its memory is asked of the system and not of the allocator, in steps of twice the size: what is not filled yet takes none, and what was outgrown
