@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from packer.chat.form import Form, Span, Texts, between_tags, left_out, literal_at_end
-from packer.chat.turn_start import before_tag, common_length, empty_block, only_reasoning
+from packer.chat.turn_start import before_tag, closed_before_reasoning, common_length, empty_block, only_reasoning
 from packer.conversation import Conversation, Message, Rejected
 from packer.errors import UserError
 from packer.expressions import Ask, Asked, Join, Part, Question, answered, place_of, value
@@ -236,7 +236,8 @@ class Forms:
             if self._ask("startswith", text, rest, asked):
                 return -len(rest)
         common = before_tag(literal, tail, common)
-        if not only_reasoning(tail[common:]):
+        rest, supplied, written = tail[common:], literal[:common], literal[common:]
+        if not only_reasoning(rest) or closed_before_reasoning(rest, supplied, written):
             return None
         return len(literal) - common - empty_block(literal[:common], literal[common:], self._facts.block)
 

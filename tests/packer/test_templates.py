@@ -367,13 +367,13 @@ def outcomes(name: str, stand: Stand) -> dict[str, str]:
             assert outcome.detail
             found[kind] = f"refused: {outcome}"
             continue
-        row = _in_their_field(row) if name in FIELD_ALONE else row
+        given = _in_their_field(row) if name in FIELD_ALONE else row
         try:
             try:
-                check(stand, name, source, row, outcome, _tally)
+                check(stand, name, source, given, outcome, _tally)
             except TypeError:
                 # Some templates join the arguments of a call to text, and render them as OpenAI writes them alone.
-                check(stand, name, source, row, outcome, _tally, as_text=True)
+                check(stand, name, source, given, outcome, _tally, as_text=True)
             found[kind] = "ok"
         except Exception as error:  # noqa: BLE001  # whatever transformers or the reckoning raises, the pair is not right
             found[kind] = f"WRONG: {type(error).__name__}: {error}"

@@ -24,7 +24,6 @@ _THINKS_NOT = _CHATML + "<think>\n\n</think>\n\n"
         pytest.param(_THINKS, _CHATML + "«<think>\n‸r\n</think>\n\na", id="qwen3.5 thinks, the text has the tag"),
         pytest.param(_THINKS, _CHATML + "‸«<table>", id="qwen3.5 thinks, the text has another tag"),
         pytest.param(_THINKS_NOT, _THINKS_NOT + "‸«a", id="qwen3.5 thinks not, empty block"),
-        pytest.param(_THINKS_NOT, _THINKS + "‸«r\n</think>\n\na", id="qwen3.5 thinks not, reasoning"),
         pytest.param(_THINKS_NOT, _CHATML + "‸«a", id="qwen3.5 thinks not, older turn"),
         pytest.param(_CHATML + "<think></think>", _CHATML + "<think></think>‸«a", id="nemotron thinks not"),
         pytest.param(_THINKS, _CHATML + "<think></think>‸«a", id="nemotron thinks, empty block"),
@@ -50,9 +49,10 @@ def test_a_turn_begins_behind_what_the_prompt_supplies(prompt: str, rendered: st
     [
         (_CHATML, "<|im_end|>\n<|im_start|>bot\na", 27),
         (_CHATML + "In short: ", _CHATML + "a", len(_CHATML)),
+        (_THINKS_NOT, _THINKS + "r\n</think>\n\na", len(_THINKS)),
         ("<|start|>assistant<|channel|>final<|message|>", "<|start|>assistant<|channel|>analysis<|message|>r", 48),
     ],
-    ids=["another role", "a prefix", "another channel"],
+    ids=["another role", "a prefix", "closes reasoning before it", "another channel"],
 )
 def test_a_prompt_that_does_not_lead_to_the_turn_gives_no_start(prompt: str, rendered: str, content: int) -> None:
     assert turn_start(prompt, rendered, content=content) is None
