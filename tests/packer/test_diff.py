@@ -181,6 +181,19 @@ def test_turns_and_pieces_are_matched_each_with_its_own(tmp_path: Path) -> None:
     assert moved_files(diff(a, b)) == [("a.jsonl", "b.jsonl", count)]
 
 
+def test_pieces_of_a_conversation_that_stands_twice_are_matched_by_their_number(tmp_path: Path) -> None:
+    # Words that do not repeat, so that no two pieces have the same ids.
+    rows = [chat("Count.", " ".join(map(str, range(1000))))] * 2
+    a = build(tmp_path / "a", rows, name="a.jsonl", capacity=512, overlong="split")
+    b = build(tmp_path / "b", rows, name="b.jsonl", capacity=1024, overlong="split")
+    many, few = (len(examples(folder)) // 2 for folder in (a, b))
+    assert 2 <= few < many
+    difference = diff(a, b)
+    assert difference.examples is not None
+    pairs = {(one.a, one.b) for one in difference.examples.named if one.kind == "ids changed"}
+    assert pairs == {(row * many + piece, row * few + piece) for row in range(2) for piece in range(few)}
+
+
 def test_another_mask_is_no_other_text(first: Path, tmp_path: Path) -> None:
     difference = diff(first, build(tmp_path, train_on="last"))
     several = sum(sum(message["role"] == "assistant" for message in row["messages"]) > 1 for row in ROWS)
