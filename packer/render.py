@@ -143,7 +143,8 @@ class Renderer:
         bundle = self._tool_bundle if conversation.tools is not None else self._bundle
         if conversation.template_args:
             bundle.template.check_args(conversation.template_args)
-        notes = Counter((*conversation.notes, *bundle.unread_keys(conversation.messages)))
+        notes = Counter(conversation.notes)
+        notes.update(bundle.unread_keys(conversation.messages))
         if self._policies.train_on == "all":
             # A prompt is trained on as well.
             conversation = replace(conversation, first_target=0)
@@ -251,6 +252,7 @@ class Renderer:
         chosen = weights > 0
         if self._policies.train_on == "last":
             chosen[:-1] &= spans.text[1:] != spans.text[:-1]
+        fractional = bool(((weights != 0) & (weights != 1)).any())
         places = len(flat.ids) + 1
         edges = np.bincount(spans.first[chosen], minlength=places) - np.bincount(last[chosen], minlength=places)
         mask = np.cumsum(edges[:-1]) > 0
@@ -286,7 +288,9 @@ class Renderer:
                     notes=item.notes,
                     loss_weights=token_weights(
                         mask[start:end], weights[mine], spans.first[mine] - start, last[mine] - start
-                    ),
+                    )
+                    if fractional
+                    else None,
                 )
             )
         return outcomes
