@@ -29,6 +29,7 @@ from packer.encoders import Flat
 from packer.formats import canonical
 from packer.marks import render
 from packer.sources.groups import group_of, with_group
+from packer.sources.message_weights import UNTRAINED
 from packer.sources.tool_call_forms import with_text_arguments
 from packer.spans import TokenSpans, spans_of, token_spans
 from packer.template import ChatTemplate
@@ -146,6 +147,11 @@ class Renderer:
         notes = Counter(conversation.notes)
         notes.update(bundle.unread_keys(conversation.messages))
         if self._policies.train_on == "all":
+            for kind, detail in conversation.notes:
+                if kind == UNTRAINED:
+                    raise Rejected(
+                        "bad_weight", f"{detail}: --train-on all trains on every message; leave it out, or the key"
+                    )
             # A prompt is trained on as well.
             conversation = replace(conversation, first_target=0)
         given, conversation = conversation, with_thoughts(conversation, bundle.way_with_thoughts)
