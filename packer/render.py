@@ -1,7 +1,6 @@
 """From a row to an example: text rendered once, encoded once, targets found by where the text lies.
 
-What is a target (`--train-on assistant`): the text the assistant wrote and the token that ends its turn. Not a target: role headers, the newline
-behind a turn, whatever the template writes by itself (an empty think block, say), and everything that others say.
+Targets (`--train-on assistant`) are what a model has to write behind the generation prompt, through the token that ends its turn.
 
     renderer = Renderer(tokenizer, ChatTemplate(...), Policies())
     example = renderer.examples([{"messages": [...]}])[0]
@@ -12,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import xxhash
@@ -21,7 +20,16 @@ from packer.chat.example import Example as Example
 from packer.chat.example import Policies as Policies
 from packer.chat.plain_text import add_outer_tokens, render_plain
 from packer.chat.prepared_template import PreparedTemplate
-from packer.chat.reasoning_policy import CHARACTERS, EVERY_TURN, WHOLE, one_per_turn, without_reasoning
+from packer.chat.reasoning_policy import (
+    CHARACTERS,
+    EVERY_TURN,
+    WHOLE,
+    after_last_turn,
+    as_inference_sees,
+    one_per_turn,
+    without_reasoning,
+)
+from packer.chat.rendered_row import RenderedRow, said
 from packer.chat.targets import cut_points, through_closers, token_weights
 from packer.chat.unprinted import NOT_PRINTED, count_left_out
 from packer.conversation import Conversation, PlainText, Rejected
@@ -36,19 +44,6 @@ from packer.template import ChatTemplate
 from packer.thoughts import with_thoughts
 from packer.tokenizer import Tokenizer
 from packer.turns import Rendered, Unprinted
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Ready:
-    """One example's text, which waits for its tokens. row: its row's place among those given; bundle: what rendered it, None for plain text."""
-
-    row: int
-    rendered: Rendered
-    bundle: PreparedTemplate | None
-    content_hash: int
-    control_tokens: Counter[tuple[str, str]]
-    notes: Counter[tuple[str, str]]
-    left_out: tuple[tuple[str, Unprinted], ...] = ()
 
 
 class Renderer:
@@ -84,13 +79,12 @@ class Renderer:
     def all_examples(self, rows: Sequence[object]) -> list[tuple[Example, ...] | Rejected]:
         """Each row's examples in order, one unless every turn becomes one of its own, or why there are none."""
         rejected: dict[int, Rejected] = {}
-        ready: list[_Ready] = []
+        ready: list[RenderedRow] = []
         groups: dict[int, str | None] = {}
-        group_by = self._policies.layout.group_by
         for place, row in enumerate(rows):
             try:
                 conversation = canonical(row, self._policies.layout)
-                if group_by is not None:
+                if (group_by := self._policies.layout.group_by) is not None:
                     groups[place] = group_of(row, conversation, group_by)
                 ready += self._ready(place, conversation)
             except Rejected as verdict:
@@ -118,10 +112,9 @@ class Renderer:
             ]
         return outcomes
 
-    def _ready(self, row: int, conversation: Conversation | PlainText) -> list[_Ready]:
+    def _ready(self, row: int, conversation: Conversation | PlainText) -> list[RenderedRow]:
         """What is to be encoded of a row: its text, or one text per assistant turn."""
         if isinstance(conversation, PlainText):
-            said = json.dumps([conversation.prompt, conversation.completion])
             plain = render_plain(
                 conversation,
                 self._tokenizer,
@@ -130,17 +123,19 @@ class Renderer:
                 empty_answers=self._policies.layout.empty_answers,
             )
             return [
-                _Ready(
+                RenderedRow(
                     row=row,
                     rendered=plain.rendered,
                     bundle=None,
-                    content_hash=xxhash.xxh3_64_intdigest(said.encode()),
+                    content_hash=xxhash.xxh3_64_intdigest(
+                        json.dumps([conversation.prompt, conversation.completion]).encode()
+                    ),
                     control_tokens=Counter(plain.spelled),
                     notes=Counter((*conversation.notes, *plain.notes)),
                 )
             ]
         # Before anything is done for the template's sake: equal conversations have equal hashes under any.
-        content_hash = xxhash.xxh3_64_intdigest(_said(conversation).encode())
+        content_hash = xxhash.xxh3_64_intdigest(said(conversation).encode())
         bundle = self._tool_bundle if conversation.tools is not None else self._bundle
         if conversation.template_args:
             bundle.template.check_args(conversation.template_args)
@@ -168,9 +163,12 @@ class Renderer:
         turns = [conversation]
         if self._policies.reasoning == "every-turn":
             turns = one_per_turn(conversation, last_only=self._policies.train_on == "last")
-        ready: list[_Ready] = []
+            left_out += [("after the last turn trained on", one) for one in after_last_turn(conversation, turns)]
+        ready: list[RenderedRow] = []
         for turn in turns:
             rendered = self._rendered(bundle, turn, literal=bool(spelled))
+            if self._policies.reasoning == "every-turn":
+                rendered = as_inference_sees(bundle.template, turn, rendered, prompt=bundle.probe.facts.prompt)
             # A turn's reasoning that later texts lack has been printed where the turn was the last.
             mine = [one for one in rendered.unprinted if len(turns) == 1 or one.place == len(turn.messages) - 1]
             if turn is turns[-1] and len(turns) > 1:
@@ -179,7 +177,7 @@ class Renderer:
             left_out += [(NOT_PRINTED, one) for one in mine]
             first = not ready
             ready.append(
-                _Ready(
+                RenderedRow(
                     row=row,
                     rendered=rendered,
                     bundle=bundle,
@@ -233,7 +231,7 @@ class Renderer:
             train_reasoning=train_reasoning,
         )
 
-    def _literal_example(self, item: _Ready) -> Example | Rejected:
+    def _literal_example(self, item: RenderedRow) -> Example | Rejected:
         """The example of a text in which some control tokens are only spelled: rare, so one at a time."""
         encoded = self._tokenizer.encode_literally(item.rendered.text, item.rendered.literal)
         if encoded is None:
@@ -242,7 +240,7 @@ class Renderer:
         flat = Flat(ids=encoded.ids, offsets=np.array([0, len(encoded.ids)]))
         return self._examples([item], flat, spans_of(self._tokenizer, encoded, item.rendered.turns))[0]
 
-    def _examples(self, items: Sequence[_Ready], flat: Flat, spans: TokenSpans) -> list[Example | Rejected]:
+    def _examples(self, items: Sequence[RenderedRow], flat: Flat, spans: TokenSpans) -> list[Example | Rejected]:
         """The examples of some encoded texts, all of chats or none, masks made for all of them at once."""
         if items and items[0].bundle is None:
             flat, spans = add_outer_tokens(flat, spans, self._tokenizer.outer)
@@ -300,9 +298,3 @@ class Renderer:
                 )
             )
         return outcomes
-
-
-def _said(conversation: Conversation) -> str:
-    """Who said what, as `json.dumps` writes a list of [role, content]; by its parts, which is twice as fast."""
-    quoted = json.encoder.encode_basestring_ascii
-    return "[" + ", ".join([f'["{m["role"]}", {quoted(str(m["content"]))}]' for m in conversation.messages]) + "]"

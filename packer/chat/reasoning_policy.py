@@ -6,12 +6,14 @@ trained on, `one_per_turn` gives one conversation per assistant turn, which ends
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from packer.answers import split_thoughts
 from packer.chat.unprinted import REASONING_KEYS, reasoning_of
 from packer.conversation import Conversation, Message, Rejected
-from packer.turns import Unprinted
+from packer.template import ChatTemplate
+from packer.turns import Rendered, Turn, Unprinted
 
 # The note that says how much longer conversations are as an example per turn.
 CHARACTERS, EVERY_TURN, WHOLE = "characters rendered", "every turn", "whole conversations"
@@ -51,3 +53,45 @@ def one_per_turn(conversation: Conversation, *, last_only: bool = False) -> list
     if not turns:
         raise Rejected("no_target", "no message of this conversation is trained on")
     return turns[-1:] if last_only else turns
+
+
+def as_inference_sees(
+    template: ChatTemplate, conversation: Conversation, rendered: Rendered, *, prompt: str
+) -> Rendered:
+    """Return the text of a conversation's last turn behind the very prompt that inference would give.
+
+    Templates may print what comes before a turn in another way once the turn is there (gpt-oss leaves out the reasoning of a call that has been answered).
+
+    Args:
+        prompt: What the template appends for a model to go on from.
+    """
+    if template.has_generation_tags or rendered.literal or not prompt:
+        return rendered
+    try:
+        given = template.run(
+            conversation.messages[:-1],
+            tools=conversation.tools,
+            add_generation_prompt=True,
+            args=conversation.template_args,
+        )
+    except Rejected:
+        return rendered
+    turn = rendered.turns[-1]
+    before = rendered.text[: turn.start]
+    if before.startswith(given) or not (given.endswith(prompt) and before.endswith(prompt)):
+        return rendered
+    shift = len(given) - turn.start
+    return replace(
+        rendered,
+        text=given + rendered.text[turn.start :],
+        turns=(Turn(len(given), turn.end + shift, turn.weight),),
+    )
+
+
+def after_last_turn(conversation: Conversation, turns: Sequence[Conversation]) -> list[Unprinted]:
+    """Return what is said after the last turn that is trained on, which is in no turn's example."""
+    last = len(turns[-1].messages)
+    return [
+        Unprinted(f"text of {message['role']}", str(message["content"]), last + number)
+        for number, message in enumerate(conversation.messages[last:])
+    ]

@@ -611,3 +611,24 @@ def test_the_content_hash_is_that_of_the_list_of_roles_and_texts_as_json(tiny: T
     row = {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "ok" + text}]}
     expected = xxhash.xxh3_64_intdigest(json.dumps([["user", text], ["assistant", "ok" + text]]).encode())
     assert one(renderer(tiny).examples([row])[0]).content_hash == expected
+
+
+def test_training_on_all_leaves_out_what_has_weight_0(tiny: Tokenizer) -> None:
+    """And the headers before it: nothing says where those belong."""
+    said = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "unwanted", "weight": 0},
+        {"role": "user", "content": "two"},
+        {"role": "assistant", "content": "wanted", "weight": 2},
+    ]
+    made = renderer(tiny, CHATML, train_on="all")
+    example = one(made.examples([{"messages": said}])[0])
+    assert "unwanted" in tiny.decode(example.ids.tolist())
+    trained = tiny.decode(example.ids[example.loss_mask].tolist())
+    assert "unwanted" not in trained
+    assert "two" in trained
+    weights = {float(example.loss_weights[n]) for n in np.flatnonzero(example.loss_mask)}
+    assert weights == {1.0, 2.0}
+    (user,) = made.examples([{"messages": [{**said[0], "weight": 0}, *said[1:]]}])
+    assert isinstance(user, Rejected)
+    assert user.reason == "bad_weight"

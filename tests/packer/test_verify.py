@@ -818,6 +818,7 @@ DEEP_RULES = (
     "an example's tokens and targets must be the token store's",
     "an example must be what its source gives",
     "a conversation's content_hash in the token store must be what its source gives",
+    "a conversation's group_hash in the token store must be what its source gives",
 )
 
 

@@ -221,3 +221,32 @@ def test_what_a_template_may_leave_out_has_a_limit(limit: str | None, left_out: 
             enforce_print_limit(notes, encoded=1000, limit=share)
     else:
         enforce_print_limit(notes, encoded=1000, limit=share)
+
+
+def test_a_turn_stands_behind_the_prompt_of_inference_where_the_template_drops_what_came_before() -> None:
+    """gpt-oss leaves out the reasoning of a call once it has been answered; when the answer is to be written, it is there."""
+    from transformers import AutoTokenizer
+
+    folder = genuine_tokenizer("gptoss")
+    ours, theirs = load_tokenizer(str(folder)), AutoTokenizer.from_pretrained(folder)
+    date = datetime.datetime.now().astimezone().date()  # the one that transformers prints
+    made = make_renderer(ours, [chat_template(folder)], Policies(reasoning="every-turn"), date=date, args={})
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": "k"}}}
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "thinking": "t1", "tool_calls": [call]},
+        {"role": "tool", "content": "x"},
+        {"role": "assistant", "content": "m", "thinking": "t2"},
+        {"role": "user", "content": "the end of it"},
+    ]
+    ((first, second),) = made.all_examples([{"messages": messages}])
+    for example, before in ((first, 1), (second, 3)):
+        prompt = theirs.apply_chat_template(
+            messages[:before], tokenize=True, add_generation_prompt=True, return_dict=False
+        )
+        assert example.ids[: len(prompt)].tolist() == prompt
+        assert not example.loss_mask[: len(prompt)].any()
+    assert "t1" in ours.decode(second.ids.tolist())
+    assert "t1" not in trained_text(ours, second)
+    assert trained_text(ours, second).endswith("m<|return|>")
+    assert first.notes["after the last turn trained on (messages)", "text of user"] == 1
