@@ -2,8 +2,7 @@
 
 Targets (`--train-on assistant`) are what a model has to write behind the generation prompt, through the token that ends its turn.
 
-    renderer = Renderer(tokenizer, ChatTemplate(...), Policies())
-    example = renderer.examples([{"messages": [...]}])[0]
+    example = Renderer(tokenizer, ChatTemplate(...), Policies()).examples([{"messages": [...]}])[0]
 """
 
 from __future__ import annotations
@@ -81,11 +80,12 @@ class Renderer:
         rejected: dict[int, Rejected] = {}
         ready: list[RenderedRow] = []
         groups: dict[int, str | None] = {}
+        layout = self._policies.layout
         for place, row in enumerate(rows):
             try:
-                conversation = canonical(row, self._policies.layout)
-                if (group_by := self._policies.layout.group_by) is not None:
-                    groups[place] = group_of(row, conversation, group_by)
+                conversation = canonical(row, layout)
+                if layout.group_by is not None:
+                    groups[place] = group_of(row, conversation, layout.group_by)
                 ready += self._ready(place, conversation)
             except Rejected as verdict:
                 rejected[place] = verdict
@@ -105,9 +105,9 @@ class Renderer:
             before = outcomes[item.row]
             if not isinstance(before, Rejected):
                 outcomes[item.row] = example if isinstance(example, Rejected) else (*before, example)
-        if group_by is not None:
+        if layout.group_by is not None:
             return [
-                one if isinstance(one, Rejected) else with_group(one, groups[place], group_by)
+                one if isinstance(one, Rejected) else with_group(one, groups[place], layout.group_by)
                 for place, one in enumerate(outcomes)
             ]
         return outcomes

@@ -627,7 +627,7 @@ def test_training_on_all_leaves_out_what_has_weight_0(tiny: Tokenizer) -> None:
     trained = tiny.decode(example.ids[example.loss_mask].tolist())
     assert "unwanted" not in trained
     assert "two" in trained
-    weights = {float(example.loss_weights[n]) for n in np.flatnonzero(example.loss_mask)}
+    weights = {float(example.loss_weights[n]) for n in example.loss_mask.nonzero()[0]}
     assert weights == {1.0, 2.0}
     (user,) = made.examples([{"messages": [{**said[0], "weight": 0}, *said[1:]]}])
     assert isinstance(user, Rejected)
