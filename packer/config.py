@@ -138,9 +138,10 @@ class BuildConfig:
                 raise UserError(
                     f"--template-arg {text}: not a name and a value", "write --template-arg enable_thinking=false"
                 )
-        if self.reasoning == "every-turn" and self.train_on == "all":
+        if self.reasoning in ("every-turn", "context") and self.train_on == "all":
+            why = "trains on each turn once" if self.reasoning == "every-turn" else "does not train on reasoning"
             raise UserError(
-                "--reasoning every-turn trains on each turn once, and --train-on all would train on every message several times",
+                f"--reasoning {self.reasoning} {why}, and --train-on all trains on all that is written",
                 "leave one of them out",
             )
         for name, weight in self.mix:

@@ -175,8 +175,7 @@ class _Messages:
         name, number = weight
         role = str(message["role"])
         if role != "assistant":
-            note = hold_other_role(role, name, number, where)
-            self.notes += [note] if note else []
+            self.notes.append(hold_other_role(role, name, number, where))
             return
         self.notes.append(("loss weight", name))
         if number != 1:

@@ -29,6 +29,7 @@ from packer.encoders import Flat
 from packer.formats import canonical
 from packer.marks import render
 from packer.sources.groups import group_of, with_group
+from packer.sources.message_weights import UNTRAINED
 from packer.sources.tool_call_forms import with_text_arguments
 from packer.spans import TokenSpans, spans_of, token_spans
 from packer.template import ChatTemplate
@@ -143,8 +144,14 @@ class Renderer:
         bundle = self._tool_bundle if conversation.tools is not None else self._bundle
         if conversation.template_args:
             bundle.template.check_args(conversation.template_args)
-        notes = Counter((*conversation.notes, *bundle.unread_keys(conversation.messages)))
+        notes = Counter(conversation.notes)
+        notes.update(bundle.unread_keys(conversation.messages))
         if self._policies.train_on == "all":
+            for kind, detail in conversation.notes:
+                if kind == UNTRAINED:
+                    raise Rejected(
+                        "bad_weight", f"{detail}: --train-on all trains on every message; leave it out, or the key"
+                    )
             # A prompt is trained on as well.
             conversation = replace(conversation, first_target=0)
         given, conversation = conversation, with_thoughts(conversation, bundle.way_with_thoughts)
@@ -251,6 +258,7 @@ class Renderer:
         chosen = weights > 0
         if self._policies.train_on == "last":
             chosen[:-1] &= spans.text[1:] != spans.text[:-1]
+        fractional = bool(((weights != 0) & (weights != 1)).any())
         places = len(flat.ids) + 1
         edges = np.bincount(spans.first[chosen], minlength=places) - np.bincount(last[chosen], minlength=places)
         mask = np.cumsum(edges[:-1]) > 0
@@ -288,7 +296,9 @@ class Renderer:
                     notes=item.notes,
                     loss_weights=token_weights(
                         mask[start:end], weights[mine], spans.first[mine] - start, last[mine] - start
-                    ),
+                    )
+                    if fractional
+                    else None,
                 )
             )
         return outcomes

@@ -53,6 +53,9 @@ def _examples(changes: ExampleChanges) -> Text:
     text.append(f"\n  {changes.same:,} the same")
     if changes.moved:
         text.append(f"\n  {changes.moved:,} moved to the other split")
+    for pair in changes.other_source:
+        noun, now, before = ("example", "is", "was") if pair.examples == 1 else ("examples", "are", "were")
+        text.append(f"\n  {pair.examples:,} {noun} {now} in {printable(pair.b)} that {before} in {printable(pair.a)}")
     for kind, count in counts.items():
         if not count:
             continue

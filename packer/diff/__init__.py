@@ -4,7 +4,8 @@
     difference.verdict, difference.changes, difference.examples
 
 Whether the shards are the same bytes is read off the manifests' digests (`packer verify` holds these against the files). Where they are not, every row
-of both is read: the same rows in another order are told from other rows, and changed examples are named by where they came from.
+of both is read: the same rows in another order are told from other rows, and changed examples are named by where they came from. Examples whose source
+has another name are matched by content.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from packer.diff.builds import Change, build_changes, template_lines
-from packer.diff.contents import Contents, match, read_contents
+from packer.diff.contents import Contents, match, read_contents, source_label, source_names
 from packer.manifest import load_manifest
 from packer.progress import Progress
 from packer.types import Int64Array
@@ -38,8 +39,17 @@ class ExampleChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OtherSource:
+    """How many examples that are in source a of the first build are in source b of the second."""
+
+    a: str
+    b: str
+    examples: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ExampleChanges:
-    """Counts of all, and the first few of each kind. An example is counted once: under ids changed, else mask changed, else weights changed. moved: to the other split."""
+    """Counts of all, and the first few of each kind. An example is counted once: under ids changed, else mask changed, else weights changed. moved: to the other split. other_source: found by their content in a source of another name."""
 
     same: int
     added: int
@@ -48,6 +58,7 @@ class ExampleChanges:
     mask_changed: int
     weights_changed: int
     moved: int
+    other_source: tuple[OtherSource, ...]
     named: tuple[ExampleChange, ...]
 
 
@@ -115,7 +126,18 @@ def _examples(a: Contents, b: Contents) -> ExampleChanges:
         mask_changed=int(mask.sum()),
         weights_changed=int(weights.sum()),
         moved=int((a.table.is_eval[in_a] != b.table.is_eval[in_b]).sum()),
+        other_source=_other_source(a, b, in_a, in_b),
         named=tuple(named),
+    )
+
+
+def _other_source(a: Contents, b: Contents, in_a: Int64Array, in_b: Int64Array) -> tuple[OtherSource, ...]:
+    mine, theirs = ([source_label(name) for name in source_names(one.manifest.sources)] for one in (a, b))
+    pairs, counts = np.unique(np.stack([a.table.source[in_a], b.table.source[in_b]]), axis=1, return_counts=True)
+    return tuple(
+        OtherSource(a=mine[source], b=theirs[other], examples=count)
+        for source, other, count in zip(*pairs.tolist(), counts.tolist(), strict=True)
+        if mine[source] != theirs[other]
     )
 
 

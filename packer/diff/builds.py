@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from packer.diff.contents import source_names
+from packer.diff.contents import source_label, source_names
 from packer.digest import digest_file
 from packer.manifest import Manifest, Source
 from packer.tokenizer import TEMPLATE_NAME, tokenizer_files
@@ -78,7 +78,7 @@ def _options(manifest: Manifest) -> dict[str, object]:
 def _sources(a: Manifest, b: Manifest) -> Iterator[Change]:
     mine, theirs = (dict(zip(source_names(one.sources), one.sources, strict=True)) for one in (a, b))
     for name in [*mine, *(name for name in theirs if name not in mine)]:
-        label = name[0] + (f" ({name[1] + 1})" if name[1] else "")
+        label = source_label(name)
         if name in mine and name in theirs:
             yield from _flat("sources", _source(label, mine[name]), _source(label, theirs[name]))
         else:

@@ -2,7 +2,7 @@
 
 contents = read_contents(Path("data/packed"), manifest, progress)
 
-Names are (source, row, piece, copy), so that two builds can be held beside each other whatever their capacity, seed and order.
+Names are (source, row, piece, copy), so that two builds can be compared whatever their capacity, seed and order; what no name matches is matched by content.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from packer.examples import ExampleTable, read_examples
 from packer.manifest import Manifest, Source
 from packer.progress import Progress
 from packer.shards import open_corpus
+from packer.tokens import TokenStore
 from packer.types import BoolArray, Float32Array, Int32Array, Int64Array
 
 UInt64Array = NDArray[np.uint64]
+_STORE = "tokens"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,16 +128,69 @@ def _weights(mask: BoolArray, weights: Float32Array | None) -> Float32Array:
 
 
 def match(a: Contents, b: Contents) -> tuple[Int64Array, Int64Array]:
-    """Examples of a and of b with one name, int64 [m] each, in the order of the sources."""
+    """Examples of a and of b that are the same one, int64 [m] each: those with one name, in the order of the sources, then those that say the same.
+
+    What has no namesake goes by its ids, and then, where both have a token store, by the hash of what its conversation says, which is the same under any
+    tokenizer and template: rows whose file was renamed, split or joined are still found.
+    """
     numbers: dict[tuple[str, int], int] = {}
-    keys = [_names(one, numbers) for one in (a, b)]
-    both = np.concatenate(keys, axis=1)
-    _, inverse = np.unique(both, axis=1, return_inverse=True)
+    in_a, in_b = _paired(*(_names(one, numbers) for one in (a, b)))
+    stored = all((one.folder / _STORE).is_dir() for one in (a, b))
+    for said in (_ids, _content_hashes) if stored else (_ids,):
+        left = [np.setdiff1d(np.arange(len(one.table)), found) for one, found in ((a, in_a), (b, in_b))]
+        if not all(map(len, left)):
+            break
+        more = _paired(*(_numbered(one.table, rest, said(one, rest)) for one, rest in zip((a, b), left, strict=True)))
+        in_a, in_b = np.concatenate([in_a, left[0][more[0]]]), np.concatenate([in_b, left[1][more[1]]])
+    return in_a, in_b
+
+
+def _paired(a: Int64Array, b: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The columns of a and of b that are equal, int64 [m] each, each column once."""
+    _, inverse = np.unique(np.concatenate([a, b], axis=1), axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
     _, in_a, in_b = np.intersect1d(
-        inverse[: keys[0].shape[1]], inverse[keys[0].shape[1] :], assume_unique=True, return_indices=True
+        inverse[: a.shape[1]], inverse[a.shape[1] :], assume_unique=True, return_indices=True
     )
     return in_a.astype(np.int64), in_b.astype(np.int64)
+
+
+def _numbered(table: ExampleTable, examples: Int64Array, said: UInt64Array) -> Int64Array:
+    """int64 [4, n]: what each of these examples says, its piece, its copy, and how many that are equal in all of these come before it."""
+    key = np.stack([said.view(np.int64), table.piece[examples], table.copy[examples]])
+    _, group = np.unique(key, axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    order = np.argsort(group, kind="stable")
+    before = np.empty_like(order)
+    before[order] = np.arange(len(order)) - np.searchsorted(group[order], group[order])
+    return np.concatenate([key, before[None]])
+
+
+def _ids(contents: Contents, examples: Int64Array) -> UInt64Array:
+    return contents.ids_digest[examples]
+
+
+def _content_hashes(contents: Contents, examples: Int64Array) -> UInt64Array:
+    store = TokenStore(contents.folder / _STORE)
+    names, first = np.unique(_conversations(store.column("source"), store.column("row")), return_index=True)
+    wanted = _conversations(contents.table.source[examples], contents.table.row[examples])
+    at = np.searchsorted(names, wanted)
+    if not np.isin(wanted, names).all():
+        raise UserError(
+            f"{contents.folder / _STORE}: conversations of examples/ are missing",
+            f"see `packer verify {contents.folder}`",
+        )
+    return store.column("content_hash")[first[at]]
+
+
+def _conversations(source: NDArray[np.integer], row: NDArray[np.integer]) -> Int64Array:
+    """One number for each row of each source; a row is far below 2**40."""
+    return (source.astype(np.int64) << 40) + row
+
+
+def source_label(name: tuple[str, int]) -> str:
+    """A name of `source_names` for people."""
+    return name[0] + (f" ({name[1] + 1})" if name[1] else "")
 
 
 def source_names(sources: Sequence[Source]) -> list[tuple[str, int]]:

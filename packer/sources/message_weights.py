@@ -67,17 +67,21 @@ def take_weight(message: Message, where: str) -> tuple[str, float] | None:
     return f"{first}={_shown(named[first])}", weights[first]
 
 
-def hold_other_role(role: str, name: str, weight: float, where: str) -> tuple[str, str] | None:
+# The kind of note on a message that the model does not write and that the data gives weight 0.
+UNTRAINED = "loss weight of a message that the model does not write"
+
+
+def hold_other_role(role: str, name: str, weight: float, where: str) -> tuple[str, str]:
     """Judge the weight of a message that the model does not write.
 
     Returns:
-        A note for the ledger where a weight of 1 is not applied; None for a weight of 0, which is what such a message has anyway.
+        A note for the ledger: a weight of 1 is not applied; a weight of 0 is what such a message has, unless every message is trained on.
 
     Raises:
         Rejected: "bad_weight", if the data asks to train on the message.
     """
     if weight == 0:
-        return None
+        return UNTRAINED, f"{role} {name}"
     if weight == 1 and name.partition("=")[0] not in _OF_ANY_ROLE:
         return "loss weight not applied", f"{role} {name}"
     raise Rejected(

@@ -16,14 +16,14 @@ from packer.config import BuildConfig
 from packer.diff import MOST_NAMED, Difference, diff
 from packer.errors import UserError
 from tests.packer.broken_folder import edit_manifest, rewrite_rows
-from tests.support import SAMPLE, TINY, run_module, write_jsonl
+from tests.support import SAMPLE, TINY, chat, run_module, write_jsonl
 
 ROWS = [json.loads(line) for line in SAMPLE.read_text(encoding="utf-8").splitlines()[:50]]
 
 
-def build(place: Path, rows: list[Any] = ROWS, **options: Any) -> Path:
+def build(place: Path, rows: list[Any] = ROWS, *, name: str = "chats.jsonl", **options: Any) -> Path:
     place.mkdir(parents=True, exist_ok=True)
-    source = write_jsonl(place / "chats.jsonl", rows)
+    source = write_jsonl(place / name, rows)
     config: dict[str, Any] = {
         "datasets": (str(source),),
         "tokenizer": str(TINY),
@@ -115,6 +115,83 @@ def test_rows_added_and_removed_are_counted_and_the_first_are_named(first: Path,
     back = diff(longer, first)
     assert counts(back) == (len(ROWS), 0, 20, 0, 0)
     assert changed(back, "ledger")["conversations: read"] == ("70", "50")
+
+
+def moved_files(difference: Difference) -> list[tuple[str, str, int]]:
+    assert difference.examples is not None
+    return [(one.a, one.b, one.examples) for one in difference.examples.other_source]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_rows_under_another_file_name_are_matched_by_content(first: Path, tmp_path: Path, stored: bool) -> None:
+    edited = chat("Is 2 even?", "Yes.")
+    # The first is gone, the others stand in another order behind a new one.
+    other = build(tmp_path / "b", [edited, *ROWS[:0:-1]], name="b.jsonl", token_store=stored)
+    difference = diff(first, other)
+    assert counts(difference) == (len(ROWS) - 1, 1, 1, 0, 0)
+    assert moved_files(difference) == [("chats.jsonl", "b.jsonl", len(ROWS) - 1)]
+    assert difference.examples is not None
+    assert [one.origin for one in difference.examples.named] == ["chats.jsonl row 0", "b.jsonl row 0"]
+    run = run_module("packer", ["diff", first, other], cwd=tmp_path)
+    assert run.returncode == 1
+    assert "  49 examples are in b.jsonl that were in chats.jsonl\n  1 removed\n" in run.stdout
+
+
+@pytest.mark.parametrize(("stored", "expected"), [(True, (0, 0, 0, 50, 0)), (False, (0, 50, 50, 0, 0))])
+def test_other_ids_are_matched_by_what_was_said_where_there_is_a_store(
+    first: Path, tmp_path: Path, stored: bool, expected: tuple[int, ...]
+) -> None:
+    template = (TINY / "chat_template.jinja").read_text(encoding="utf-8")
+    (tmp_path / "t.jinja").write_text(template.replace("<|im_start|>", "<|im_start|>the "))
+    options = {"name": "b.jsonl", "chat_template": tmp_path / "t.jinja", "token_store": stored}
+    difference = diff(first, build(tmp_path / "b", ROWS[::-1], **options))
+    assert counts(difference) == expected
+    assert moved_files(difference) == ([("chats.jsonl", "b.jsonl", 50)] if stored else [])
+    if stored:
+        assert difference.examples is not None
+        pairs = [(one.a, one.b) for one in difference.examples.named]
+        assert pairs == [(number, len(ROWS) - 1 - number) for number in range(MOST_NAMED)]
+
+
+def test_a_conversation_that_stands_twice_is_matched_twice(tmp_path: Path) -> None:
+    one, two = chat("One?", "1."), chat("Two?", "2.")
+    a, b = build(tmp_path / "a", [one, one, two]), build(tmp_path / "b", [two, one, two, one, one], name="b.jsonl")
+    assert counts(diff(a, b)) == (3, 2, 0, 0, 0)
+    assert counts(diff(b, a)) == (3, 0, 2, 0, 0)
+
+
+def test_files_that_were_joined_and_copies_by_weight_are_matched(tmp_path: Path) -> None:
+    half = str(write_jsonl(tmp_path / "half.jsonl", ROWS[30:]))
+    a = build(tmp_path / "a", ROWS[:30], mix=((half, 2),))
+    b = build(tmp_path / "b", ROWS)
+    # The second copy of each of half.jsonl is not in b.
+    assert counts(diff(a, b)) == (50, 0, 20, 0, 0)
+    assert moved_files(diff(a, b)) == [("half.jsonl", "chats.jsonl", 20)]
+
+
+def test_turns_and_pieces_are_matched_each_with_its_own(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"reasoning": "every-turn", "capacity": 512, "overlong": "split"}
+    a, b = (
+        build(tmp_path / name, rows, name=name, **options)
+        for name, rows in (("a.jsonl", ROWS), ("b.jsonl", ROWS[::-1]))
+    )
+    count = len(examples(a))
+    assert count > len(ROWS)
+    assert counts(diff(a, b)) == (count, 0, 0, 0, 0)
+    assert moved_files(diff(a, b)) == [("a.jsonl", "b.jsonl", count)]
+
+
+def test_pieces_of_a_conversation_that_stands_twice_are_matched_by_their_number(tmp_path: Path) -> None:
+    # Words that do not repeat, so that no two pieces have the same ids.
+    rows = [chat("Count.", " ".join(map(str, range(1000))))] * 2
+    a = build(tmp_path / "a", rows, name="a.jsonl", capacity=512, overlong="split")
+    b = build(tmp_path / "b", rows, name="b.jsonl", capacity=1024, overlong="split")
+    many, few = (len(examples(folder)) // 2 for folder in (a, b))
+    assert 2 <= few < many
+    difference = diff(a, b)
+    assert difference.examples is not None
+    pairs = {(one.a, one.b) for one in difference.examples.named if one.kind == "ids changed"}
+    assert pairs == {(row * many + piece, row * few + piece) for row in range(2) for piece in range(few)}
 
 
 def test_another_mask_is_no_other_text(first: Path, tmp_path: Path) -> None:
