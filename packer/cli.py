@@ -88,7 +88,7 @@ def _date(text: object) -> datetime.date | None:
 @click.option(
     "--group-by",
     metavar="COLUMN",
-    help="With --eval-fraction: rows with the same value of this column, or with the same first user message (first-user), are all set aside or none.",
+    help="With --eval-fraction: rows with the same value of this column, or with the same first user message (first-user), are all set aside or none.  [default: none]",
 )
 @click.option("--config-name", help="Configuration of a data set that has several.  [default: its own default]")
 @click.option("--revision", help="Revision of the hub data set.  [default: the newest]")

@@ -286,7 +286,9 @@ class Renderer:
                 Example(
                     ids=flat.ids[start:end],
                     loss_mask=mask[start:end],
-                    turn_ends=cut_points(item.rendered, last[mine] - start, is_chat=item.bundle is not None),
+                    turn_ends=cut_points(
+                        item.rendered, last[mine] - start, length=end - start, is_chat=item.bundle is not None
+                    ),
                     content_hash=item.content_hash,
                     control_tokens=item.control_tokens,
                     notes=item.notes,

@@ -68,9 +68,9 @@ def token_spans(tokenizer: Tokenizer, texts: Sequence[str], turns: Sequence[Sequ
 def _without_added(
     text: Int64Array, first: Int64Array, last: Int64Array, across: BoolArray, ids: Int32Array, tokenizer: Tokenizer
 ) -> TokenSpans:
-    """Spans from which added tokens across the seam are taken: one may swallow the white space behind it, and is the template's all the same."""
+    """Spans from which tokens across the seam are taken that only swallow the white space behind them, and are the template's all the same."""
     if across.any():
-        swallowed = across & np.isin(ids[np.minimum(first, len(ids) - 1)], list(tokenizer.added_tokens))
+        swallowed = across & np.isin(ids[np.minimum(first, len(ids) - 1)], tokenizer.swallows_behind)
         first, across = first + swallowed, across & ~swallowed
     return TokenSpans(text=text, first=first, last=np.maximum(first, last), across=across & (first < last))
 

@@ -77,6 +77,7 @@ class Tokenizer:
         self.special_added = frozenset(
             token.content for token in self._backend.get_added_tokens_decoder().values() if token.special
         )
+        self.swallows_behind = [i for i, token in self._backend.get_added_tokens_decoder().items() if token.rstrip]
         self.generation_eos = _generation_eos(folder)
         self.pad_id = _pad_id(inner, name)
         # A running sum of these gives every token's place without asking the encoder for offsets.

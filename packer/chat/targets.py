@@ -45,7 +45,9 @@ def token_weights(mask: BoolArray, weights: Float64Array, first: Int64Array, las
     return np.where(mask, of_token, np.float32(0))
 
 
-def cut_points(rendered: Rendered, ends: Int64Array, *, is_chat: bool) -> Int32Array:
-    """Where an example may be cut, behind its turns: int32 [turns]. None for a document, which is nothing but text, and may be cut anywhere."""
-    is_document = not is_chat and not rendered.turns[0].start
-    return np.zeros(0, dtype=np.int32) if is_document else ends.astype(np.int32)
+def cut_points(rendered: Rendered, ends: Int64Array, *, length: int, is_chat: bool) -> Int32Array:
+    """Where an example of `length` tokens may be cut, behind its turns: int32 [turns]. None for a document, and for it alone: it is nothing but text
+    and may be cut anywhere. A chat without a turn of the assistant (`--train-on all`) has its end."""
+    if not is_chat and not rendered.turns[0].start:
+        return np.zeros(0, dtype=np.int32)
+    return (ends if len(ends) else np.array([length])).astype(np.int32)
