@@ -1,8 +1,6 @@
 """From a row to an example: text rendered once, encoded once, targets found by where the text lies.
 
-Targets (`--train-on assistant`) are what a model has to write behind the generation prompt, through the token that ends its turn.
-
-    example = Renderer(tokenizer, ChatTemplate(...), Policies()).examples([{"messages": [...]}])[0]
+example = Renderer(tokenizer, ChatTemplate(...), Policies()).examples([{"messages": [...]}])[0]
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ class Renderer:
         self._bundle = PreparedTemplate(tokenizer, template)
         self._tool_bundle = self._bundle if with_tools is None else PreparedTemplate(tokenizer, with_tools)
         self.method = "generation tags" if template.has_generation_tags else "marks"
-        bundles = (self._bundle,) if with_tools is None else (self._bundle, self._tool_bundle)
+        bundles = (self._bundle, self._tool_bundle)
         self.stop_ids = tuple(dict.fromkeys(i for bundle in bundles for i in bundle.probe.ends.stop_ids))
         # Text of the template's own, such as a system message or a reasoning effort, that every conversation gets.
         self.written_first = self._bundle.probe.written_first
