@@ -104,6 +104,11 @@ def canonical(row: object, layout: Layout) -> Conversation | PlainText:
         return _prompt_completion(row, plan, layout)
     if plan.form == "instruction":
         return _question_answer(row, plan, layout, question="instruction", answer="output")
+    if layout.format == "auto" and isinstance(row.get("role"), str):
+        raise Rejected(
+            "message_per_row",
+            "the row has a role beside its text: one message of a conversation; join the messages of each into one row, or give --format text",
+        )
     text = text_of(row[plan.columns["text"]], plan.columns["text"])
     if says_nothing(text):
         raise Rejected("empty", "the text is empty")
