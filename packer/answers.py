@@ -26,11 +26,14 @@ def says_nothing_but_thoughts(text: str) -> bool:
 
 def split_thoughts(text: str) -> tuple[str, str] | None:
     """The thoughts that an answer begins with, closed by `</think>` and with or without the tag that opens them, and what stands behind; None where it
-    begins with none.
+    begins with none. A closing tag amid a line that no tag opened is one that the answer speaks of.
     """
-    thoughts, closed, answer = text.partition("</think>")
-    thoughts = thoughts.lstrip().removeprefix("<think>")
-    return (thoughts, answer) if closed and "<think>" not in thoughts else None
+    before, closed, answer = text.partition("</think>")
+    thoughts = before.lstrip().removeprefix("<think>")
+    opened = thoughts != before.lstrip()
+    if not closed or "<think>" in thoughts or not (opened or answer.startswith("\n") or says_nothing(answer)):
+        return None
+    return thoughts, answer
 
 
 def thinks(message: Mapping[str, object]) -> bool:

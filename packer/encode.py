@@ -32,8 +32,8 @@ _ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodeSettings:
-    """What a worker needs to make its own tokenizer and renderer. folder: where its parts go. template_args: as JSON, since settings are
-    told apart by their hash."""
+    """What a worker needs to make its own tokenizer and renderer. folder: where its parts go. template_args: as JSON, since settings must be
+    hashable."""
 
     folder: Path
     tokenizer: str

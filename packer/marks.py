@@ -124,7 +124,7 @@ def render(
         return None if found is None else (marked, found)
 
     wraps: Mapping[int, Wrap] = {
-        # Reasoning in the text is told apart where it is not to be trained on, even though the template prints all of it.
+        # Reasoning in the text is marked separately where it is not to be trained on, even though the template prints all of it.
         place: Wrap(inline=not train_reasoning and INLINE_REASONING.match(str(messages[place]["content"])) is not None)
         for place in places
     }
@@ -196,7 +196,7 @@ def _start(
     except Rejected:
         start = None
     if start is None:
-        # No prompt can be rendered here (nobody has asked yet, say), or it is another one than the turn has.
+        # No prompt can be rendered here (no message comes before, say), or the turn has another one.
         start = start_after_header(rest, facts.prompt, content=content, block=facts.block)
     if start is None:
         raise Rejected(
@@ -241,7 +241,7 @@ def _find_wrap(message: Message, place: int, comes_through: Callable[[Mapping[in
 def _weighted_by_tags(template: ChatTemplate, conversation: Conversation, text: str, turns: list[Turn]) -> list[Turn]:
     """Give each tagged turn the weight of its message, where not all of them are trained on alike.
 
-    Which tagged turn is whose is told by a mark around each message's text.
+    A mark around each message's text shows which tagged turn it is in.
     """
     messages = conversation.messages
     weights = {p: weight_of(conversation, p) for p, message in enumerate(messages) if message["role"] == "assistant"}

@@ -64,9 +64,5 @@ def _wraps_again(template: ChatTemplate, said: Message) -> bool | None:
 
 def _thoughts(message: Message) -> tuple[str, str] | None:
     """The thoughts that a text begins with, and what stands behind them; None where there are none, or they have a field of their own."""
-    text = str(message["content"])
-    split = None if message.get("reasoning_content") else split_thoughts(text)
-    if split is None or not (text.lstrip().startswith("<think>") or split[1].startswith("\n") or not split[1].strip()):
-        # A tag amid a line is one that the answer speaks of.
-        return None
-    return split[0].strip("\n"), split[1].lstrip("\n")
+    split = None if message.get("reasoning_content") else split_thoughts(str(message["content"]))
+    return None if split is None else (split[0].strip("\n"), split[1].lstrip("\n"))

@@ -50,7 +50,7 @@ def render_plain(
     literal: list[tuple[int, int]] = []
     spelled: list[tuple[str, str]] = []
     if policy != "keep":
-        # A prompt is somebody's words; a completion is the model's own, thoughts and calls included.
+        # A prompt is input; a completion is the model's own output, reasoning and calls included.
         for part, role, shift in ((prompt, "prompt", 0), (completion, "assistant", len(prompt))):
             for start, end in controls.places(part, role):
                 literal.append((shift + start, shift + end))

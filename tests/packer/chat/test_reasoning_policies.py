@@ -21,12 +21,13 @@ from packer.errors import GateError, UserError
 from packer.intake import enforce_print_limit
 from packer.render import Example, Policies, Renderer
 from packer.tokenizer import Tokenizer, load_tokenizer
+from tests.fixtures.chat_oracle import DATE, fixed_date
 from tests.fixtures.genuine_tokenizers import chat_template, genuine_tokenizer
 
 _TRL = importlib.util.find_spec("trl")
 _FOLDER = Path(next(iter(_TRL.submodule_search_locations))) / "chat_templates" if _TRL else Path("missing")
-# Of reasoning models, all on ChatML's tokens; None: the vocabulary's own.
-_TEMPLATES = {"qwen3": None, **dict.fromkeys(["qwen3_5_think", "qwen3_6", "qwen3_8", "nemotron_3_nano"])}
+# Of reasoning models, all on ChatML's tokens; the first is the vocabulary's own.
+_TEMPLATES = ("qwen3", "qwen3_5_think", "qwen3_6", "qwen3_8", "nemotron_3_nano")
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +160,16 @@ def test_strip_gives_the_ids_of_rows_without_thoughts(tokenizer: Tokenizer, real
         assert example.notes["removed (messages)", "reasoning"] == len(thoughts_of(row))
 
 
+def test_an_answer_that_speaks_of_the_tag_keeps_its_words(tokenizer: Tokenizer) -> None:
+    row = {
+        "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "The </think> tag closes it."}]
+    }
+    for reasoning in ("template", "strip"):
+        (example,) = renderer(tokenizer, "qwen3_8", reasoning).examples([row])
+        assert "The </think> tag closes it." in trained_text(tokenizer, example)
+        assert not example.notes
+
+
 def test_an_example_per_turn_has_the_ids_that_inference_sees(tokenizer: Tokenizer, real_rows: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -229,8 +240,7 @@ def test_a_turn_stands_behind_the_prompt_of_inference_where_the_template_drops_w
 
     folder = genuine_tokenizer("gptoss")
     ours, theirs = load_tokenizer(str(folder)), AutoTokenizer.from_pretrained(folder)
-    date = datetime.datetime.now().astimezone().date()  # the one that transformers prints
-    made = make_renderer(ours, [chat_template(folder)], Policies(reasoning="every-turn"), date=date, args={})
+    made = make_renderer(ours, [chat_template(folder)], Policies(reasoning="every-turn"), date=DATE.date(), args={})
     call = {"type": "function", "function": {"name": "f", "arguments": {"a": "k"}}}
     messages = [
         {"role": "user", "content": "a"},
@@ -241,9 +251,10 @@ def test_a_turn_stands_behind_the_prompt_of_inference_where_the_template_drops_w
     ]
     ((first, second),) = made.all_examples([{"messages": messages}])
     for example, before in ((first, 1), (second, 3)):
-        prompt = theirs.apply_chat_template(
-            messages[:before], tokenize=True, add_generation_prompt=True, return_dict=False
-        )
+        with fixed_date():
+            prompt = theirs.apply_chat_template(
+                messages[:before], tokenize=True, add_generation_prompt=True, return_dict=False
+            )
         assert example.ids[: len(prompt)].tolist() == prompt
         assert not example.loss_mask[: len(prompt)].any()
     assert "t1" in ours.decode(second.ids.tolist())
